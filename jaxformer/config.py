@@ -1,0 +1,345 @@
+"""Every option of a run: frozen dataclasses, one line a field, validated where they are made.
+
+`Config` is what `configs/*.py` return, what `--config.section.field=value` overrides and what a
+workdir keeps as `config.json`. The model's own part is in `model_config.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxformer.errors import InputError, check_choice, check_range
+from jaxformer.model_config import TransformerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where sentence pairs come from and how they become batches."""
+
+    source: str = "builtin"  # builtin (the generated corpus), text (parallel files or TSV), tfds
+    root: str = ""  # folder of the text files; for tfds the data_dir ("": the library's own)
+    name: str = ""  # tfds only: dataset and config, e.g. wmt14_translate/de-en
+    source_language: str = "en"
+    target_language: str = "fr"
+    train: str = "train"  # text: file stem (train -> train.en, train.fr) or a .tsv; tfds: split
+    validation: str = ""  # the same; "": the first of validation, valid, val, dev that is there
+    test: str = ""  # the same; "": test where it is there
+    num_pairs: int = 60_000  # builtin only: training pairs to generate
+    max_length: int = 256  # tokens a side with EOS; longer training pairs are dropped and counted
+    max_length_ratio: float = 0.0  # drop pairs with one side longer by this factor; 0: keep all
+    batching: str = "buckets"  # buckets (one pair a row, few lengths) or packed (many a row)
+    tokens_per_batch: int = 4096  # rows x length, a side, padding included, over all devices
+    num_buckets: int = 6  # compiled shapes at most, for batching=buckets
+    cache_dir: str = ""  # of tokenised corpora; "": JAXFORMER_CACHE or ~/.cache/jaxformer
+
+    def __post_init__(self):
+        check_choice("data.source", self.source, ("builtin", "text", "tfds"))
+        check_choice("data.batching", self.batching, ("buckets", "packed"))
+        if self.source == "text" and not self.root:
+            raise InputError("data.root is empty; data.source='text' needs the folder of the files")
+        if self.source == "tfds" and not self.name:
+            raise InputError(
+                "data.name is empty; data.source='tfds' needs a dataset, e.g. wmt14_translate/de-en"
+            )
+        check_range("data.num_pairs", self.num_pairs, 100)
+        check_range("data.max_length", self.max_length, 2)
+        if self.max_length_ratio:
+            check_range("data.max_length_ratio", self.max_length_ratio, 1.0)
+        check_range("data.num_buckets", self.num_buckets, 1, 64)
+        if self.tokens_per_batch < self.max_length:
+            raise InputError(
+                f"data.tokens_per_batch={self.tokens_per_batch} cannot hold one sentence of "
+                f"data.max_length={self.max_length}; raise the first or lower the second"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """SentencePiece: trained from the training split on the first run, or a ready model file."""
+
+    model_type: str = "bpe"  # bpe or unigram
+    vocab_size: int = 8000  # pieces, special ids and the 256 bytes included; a side if not joint
+    joint: bool = True  # one vocabulary for both languages
+    model_file: str = ""  # a ready SentencePiece model; the source's, if not joint
+    target_model_file: str = ""  # the target's ready model, if not joint
+    character_coverage: float = 1.0  # share of characters with pieces; bytes spell the rest
+    max_sentences: int = 2_000_000  # sentences to train on, sampled from more; 0: all
+
+    def __post_init__(self):
+        check_choice("tokenizer.model_type", self.model_type, ("bpe", "unigram"))
+        check_range("tokenizer.vocab_size", self.vocab_size, 261)
+        check_range("tokenizer.character_coverage", self.character_coverage, 0.9, 1.0)
+        check_range("tokenizer.max_sentences", self.max_sentences, 0)
+        if self.target_model_file and (self.joint or not self.model_file):
+            raise InputError(
+                "tokenizer.target_model_file needs tokenizer.joint=False and tokenizer.model_file"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Adam and the learning rate schedule."""
+
+    schedule: str = "paper"  # paper (5.3), inverse_sqrt, cosine, constant; all warm up linearly
+    learning_rate: float = 1.0  # peak; for schedule=paper the factor before d_model^-0.5
+    warmup_steps: int = 4000
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0  # decoupled, on matrices only; 0: plain Adam
+    clip_norm: float = 0.0  # of the global gradient; 0: off
+    accumulation_steps: int = 1  # batches summed into one update
+    ema_decay: float = 0.0  # moving average of the parameters, used to evaluate; 0: off
+
+    def __post_init__(self):
+        check_choice(
+            "optimizer.schedule", self.schedule, ("paper", "inverse_sqrt", "cosine", "constant")
+        )
+        check_range("optimizer.learning_rate", self.learning_rate, 0.0)
+        check_range("optimizer.warmup_steps", self.warmup_steps, 0)
+        check_range("optimizer.b1", self.b1, 0.0, 0.9999)
+        check_range("optimizer.b2", self.b2, 0.0, 0.99999)
+        check_range("optimizer.weight_decay", self.weight_decay, 0.0)
+        check_range("optimizer.clip_norm", self.clip_norm, 0.0)
+        check_range("optimizer.accumulation_steps", self.accumulation_steps, 1)
+        check_range("optimizer.ema_decay", self.ema_decay, 0.0, 0.99999)
+        if self.schedule in ("paper", "inverse_sqrt") and self.warmup_steps < 1:
+            raise InputError(
+                f"optimizer.warmup_steps={self.warmup_steps}: schedule={self.schedule!r} falls as "
+                "1/sqrt(step) from the end of its warm-up and needs at least 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The loop: how long, how often, what is kept."""
+
+    num_steps: int = 100_000  # optimizer updates in all
+    max_seconds: float = 0.0  # of wall clock for this start; saved and ended after it; 0: no limit
+    label_smoothing: float = 0.1  # epsilon / V on every piece (paper 5.4)
+    log_every: int = 100  # steps
+    eval_every: int = 1000  # steps
+    save_every: int = 1000  # steps
+    keep_checkpoints: int = 5  # newest ones kept; the best one is kept as well
+    best_metric: str = "bleu"  # bleu, chrf, accuracy (highest wins) or loss (lowest wins)
+    patience: int = 0  # evaluations without a better best_metric before the end; 0: never
+    eval_sentences: int = 500  # validation sentences translated for BLEU; 0: all
+    eval_beam_size: int = 1  # 1: greedy
+    num_samples: int = 3  # translations shown at each evaluation
+    bleu_tokenize: str = "13a"  # sacreBLEU tokenizer: 13a, or none for text that is tokenised
+    bleu_lowercase: bool = False  # score without regard to case
+
+    def __post_init__(self):
+        for name in (
+            "num_steps",
+            "log_every",
+            "eval_every",
+            "save_every",
+            "keep_checkpoints",
+            "eval_beam_size",
+        ):
+            check_range(f"training.{name}", getattr(self, name), 1)
+        for name in ("max_seconds", "patience", "eval_sentences", "num_samples"):
+            check_range(f"training.{name}", getattr(self, name), 0)
+        check_range("training.label_smoothing", self.label_smoothing, 0.0, 0.9)
+        check_choice("training.best_metric", self.best_metric, ("bleu", "chrf", "accuracy", "loss"))
+
+
+LENGTH_PENALTIES = ("gnmt", "power")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """How `translate` and `evaluate` search, unless their flags say otherwise."""
+
+    beam_size: int = 4  # 1: greedy
+    length_penalty: str = "gnmt"  # gnmt: ((5 + L) / 6)^alpha (paper); power: L^alpha (fairseq)
+    alpha: float = 0.6  # exponent of the length penalty; 0: plain log-probability
+    max_length_factor: float = 1.0  # longest output: factor x source tokens + extra
+    max_length_extra: int = 50  # tokens
+    max_source_length: int = 1024  # tokens; longer lines are cut there, with a warning
+    tokens_per_batch: int = 4096  # source tokens with padding in one decoding batch
+
+    def __post_init__(self):
+        check_range("decoding.beam_size", self.beam_size, 1)
+        check_choice("decoding.length_penalty", self.length_penalty, LENGTH_PENALTIES)
+        check_range("decoding.alpha", self.alpha, 0.0)
+        check_range("decoding.max_length_factor", self.max_length_factor, 0.0)
+        check_range("decoding.max_length_extra", self.max_length_extra, 1)
+        check_range("decoding.max_source_length", self.max_source_length, 2)
+        check_range("decoding.tokens_per_batch", self.tokens_per_batch, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Devices along each axis of the mesh; one axis may be -1, all the rest."""
+
+    data: int = -1  # copies of the model, each with its rows of the batch
+    fsdp: int = 1  # parameters and optimizer state cut over this many devices, rows too
+    tensor: int = 1  # heads, feed-forward and vocabulary cut over this many devices
+
+    def __post_init__(self):
+        sizes = (self.data, self.fsdp, self.tensor)
+        if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
+            raise InputError(
+                f"mesh.data={self.data}, mesh.fsdp={self.fsdp}, mesh.tensor={self.tensor}: each "
+                "must be at least 1, and at most one of them -1 (all remaining devices)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run; a run fills in the model's vocabulary sizes from its tokenizer."""
+
+    seed: int = 0
+    model: TransformerConfig = field(default_factory=TransformerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self):
+        check_range("seed", self.seed, 0, 2**31 - 1)
+        if self.model.positions == "learned":
+            longest = max(self.data.max_length, self.decoding.max_source_length)
+            if self.model.max_length < longest:
+                raise InputError(
+                    f"model.max_length={self.model.max_length} rows of learned positions are fewer "
+                    f"than the longest sentence, {longest} tokens (data.max_length, "
+                    "decoding.max_source_length); raise the first or lower the others"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain dict: what `config.json` and `ml_collections` hold."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_config_dict(self):
+        """As an `ml_collections.ConfigDict`: what `get_config` of a config file returns."""
+        import ml_collections
+
+        return ml_collections.ConfigDict(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "config") -> Config:
+        """Build a `Config` from nested plain values; unknown names and wrong types are refused.
+
+        Args:
+          values: sections and fields; missing ones keep their defaults.
+          where: named in error messages (a file name, say).
+        """
+        known = field_types()
+        top: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in SECTIONS:
+                if not isinstance(value, dict):
+                    raise InputError(f"{where}: {name} must be a section of fields, not {value!r}")
+                checked = {k: check_value(f"{name}.{k}", v, where) for k, v in value.items()}
+                top[name] = SECTIONS[name](**checked)
+            elif name in known:
+                top[name] = check_value(name, value, where)
+            else:
+                raise unknown_field(name, where)
+        return cls(**top)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Config:
+        """Parse `config.json`; it is data and nothing in it is ever executed."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{where}: expected an object of config sections")
+        return cls.from_dict(values, where)
+
+
+SECTIONS = {
+    "model": TransformerConfig,
+    "data": DataConfig,
+    "tokenizer": TokenizerConfig,
+    "optimizer": OptimizerConfig,
+    "training": TrainingConfig,
+    "decoding": DecodingConfig,
+    "mesh": MeshConfig,
+}
+# Fields that a run fills in itself, with the field to set instead.
+DERIVED = {
+    "model.vocab_size": "tokenizer.vocab_size",
+    "model.target_vocab_size": "tokenizer.joint=false and tokenizer.vocab_size",
+}
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+def field_types() -> dict[str, type]:
+    """Dotted path and type of every field of a run: `{"seed": int, "model.d_model": int, ...}`."""
+    paths: dict[str, type] = {"seed": int}
+    for section, cls in SECTIONS.items():
+        paths.update({f"{section}.{f.name}": _TYPES[f.type] for f in dataclasses.fields(cls)})
+    return paths
+
+
+def unknown_field(path: str, where: str) -> InputError:
+    """The error for a field that does not exist, with the nearest one that does."""
+    known = list(field_types()) + list(SECTIONS)
+    leaf = path.rsplit(".", 1)[-1]
+    near = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
+    near = near or difflib.get_close_matches(path, known, n=1, cutoff=0.5)
+    if not near:
+        leaves = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = [leaves[m] for m in difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.0)]
+    return InputError(f"{where}.{path} does not exist; nearest: {where}.{near[0]}")
+
+
+def check_value(path: str, value: Any, where: str) -> Any:
+    """Return `value` as the type of the field `path`, or raise an `InputError` that names both."""
+    expected = field_types().get(path)
+    if expected is None:
+        raise unknown_field(path, where)
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not expected:
+        raise InputError(
+            f"{where}.{path}={value!r} has the wrong type {type(value).__name__}; "
+            f"expected {expected.__name__}"
+        )
+    return value
+
+
+def parse_value(path: str, text: str, where: str = "--config") -> Any:
+    """Parse the text of a flag `--config.path=text` as the field's type.
+
+    Raises:
+      InputError: no such field (the nearest one is named), or the text is not of its type.
+    """
+    expected = field_types().get(path)
+    if path in DERIVED:
+        raise InputError(f"{where}.{path} follows from the tokenizer; set {where}.{DERIVED[path]}")
+    if expected is None:
+        if path in SECTIONS:
+            raise InputError(
+                f"{where}.{path} is a section; set one of its fields, e.g. "
+                f"{where}.{path}.{dataclasses.fields(SECTIONS[path])[0].name}=..."
+            )
+        raise unknown_field(path, where)
+    if expected is str:
+        return text
+    if expected is bool:
+        if text.lower() in ("true", "1"):
+            return True
+        if text.lower() in ("false", "0"):
+            return False
+        raise InputError(f"{where}.{path}={text}: not a bool; use true or false")
+    try:
+        return expected(text.replace("_", ""))
+    except ValueError:
+        hint = "a whole number such as 1000" if expected is int else "a number such as 0.1"
+        raise InputError(f"{where}.{path}={text}: not {expected.__name__}; use {hint}") from None

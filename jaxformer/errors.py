@@ -1,0 +1,25 @@
+"""The one exception for bad input: commands print it in one line and exit with status 2."""
+
+import difflib
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong: a config value, a file, a flag, a workdir.
+
+    The message names the field (or file and line), the value and the repair. It is a
+    `ValueError`, so library users may catch it as one.
+    """
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise `InputError` unless `value` is one of `choices`; the message proposes the nearest."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.0)
+        raise InputError(f"{name}={value!r} is not one of {', '.join(choices)}; nearest: {near[0]}")
+
+
+def check_range(name: str, value: float, low: float, high: float = float("inf")) -> None:
+    """Raise `InputError` unless `low <= value <= high`."""
+    if not low <= value <= high:
+        bounds = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+        raise InputError(f"{name}={value!r} must be {bounds}")
