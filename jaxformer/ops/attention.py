@@ -1,0 +1,59 @@
+"""Scaled dot-product attention (paper 3.2.1)."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.ops.dropout import dropout
+
+MASKED = -1e30  # finite, so that a row without any key stays finite too
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    return_weights: bool = False,
+):
+    """`softmax(Q K^T / sqrt(H)) V` (paper 3.2.1, equation 1), for all heads at once.
+
+    Scores and softmax are float32 whatever the dtype of the arguments. A query that may attend
+    to no key at all gives zeros.
+
+    Args:
+      query: `[B, T, N, H]`.
+      key: `[B, S, N, H]`.
+      value: `[B, S, N, H]`.
+      mask: bool, broadcastable to `[B, N, T, S]`, True = may attend; None: everything.
+      dropout_rate: of the attention weights; needs `dropout_key`.
+      dropout_key: a `jax.random.key`; None: no dropout.
+      return_weights: also return the weights, before dropout.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`; with `return_weights` a pair with float32
+      `[B, N, T, S]`.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1])
+    scores = jnp.einsum(
+        "BTNH,BSNH->BNTS",
+        query * jnp.asarray(scale, query.dtype),
+        key,
+        preferred_element_type=jnp.float32,
+    )
+    if mask is not None:
+        scores = jnp.where(mask, scores, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1)
+    if mask is not None:
+        weights = weights * jnp.any(mask, axis=-1, keepdims=True)
+    attended = weights.astype(value.dtype)
+    if dropout_key is not None:
+        attended = dropout(attended, dropout_rate, dropout_key)
+    out = jnp.einsum("BNTS,BSNH->BTNH", attended, value)
+    return (out, weights) if return_weights else out

@@ -1,0 +1,55 @@
+"""Attention masks: bool arrays, True = may attend, broadcastable to `[B, 1, T, S]`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def padding_mask(tokens: jax.Array, pad_id: int) -> jax.Array:
+    """Mask of the keys that are real tokens.
+
+    Args:
+      tokens: int32 `[B, S]`.
+      pad_id: the id that fills rows up; every other id counts as a token.
+
+    Returns:
+      bool `[B, 1, 1, S]`.
+    """
+    return (tokens != pad_id)[:, None, None, :]
+
+
+def causal_mask(length: int) -> jax.Array:
+    """Mask with which position t sees positions 0..t (paper 3.2.3).
+
+    Returns:
+      bool `[1, 1, length, length]`.
+    """
+    query = jax.lax.broadcasted_iota(jnp.int32, (length, length), 0)
+    key = jax.lax.broadcasted_iota(jnp.int32, (length, length), 1)
+    return (key <= query)[None, None]
+
+
+def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
+    """Mask that keeps packed sentence pairs apart: a token sees its own segment only.
+
+    Args:
+      query_segments: int32 `[B, T]`, sentences numbered from 1, 0 = padding.
+      key_segments: int32 `[B, S]`, the same.
+
+    Returns:
+      bool `[B, 1, T, S]`; padding sees nothing and is seen by nothing.
+    """
+    same = query_segments[:, :, None] == key_segments[:, None, :]
+    return (same & (key_segments != 0)[:, None, :])[:, None]
+
+
+def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
+    """Logical and of all masks that are not None; None if there is none."""
+    present = [mask for mask in masks if mask is not None]
+    if not present:
+        return None
+    combined = present[0]
+    for mask in present[1:]:
+        combined = combined & mask
+    return combined

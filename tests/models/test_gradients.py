@@ -1,0 +1,76 @@
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.model_config import TransformerConfig
+from jaxformer.models.transformer import Transformer
+from jaxformer.parallel.sharding import path_name
+
+CONFIG = TransformerConfig(
+    vocab_size=23, num_encoder_layers=1, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2
+)
+INPUTS = np.random.default_rng(1).integers(0, 23, (3, 6)).astype(np.int32)
+TOKENS = np.random.default_rng(2).integers(0, 23, (3, 5)).astype(np.int32)
+DIRECTION = np.random.default_rng(3).normal(size=(3, 5, 23)).astype(np.float32)
+
+
+def gradient_of(config, params):
+    def total(params):
+        return jnp.sum(Transformer(config).apply({"params": params}, INPUTS, TOKENS) * DIRECTION)
+
+    return jax.device_get(jax.jit(jax.grad(total))(params))
+
+
+def largest(gradient):
+    leaves = jax.tree_util.tree_leaves_with_path(gradient)
+    return {path_name(path): float(np.abs(leaf).max()) for path, leaf in leaves}
+
+
+@pytest.fixture(scope="module")
+def gradient(parameters_of):
+    return gradient_of(CONFIG, parameters_of(CONFIG))
+
+
+def close(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for leaf, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, wanted, atol=1e-5 * max(1.0, np.abs(wanted).max()))
+
+
+def test_gradient_reaches_every_parameter(gradient):
+    sizes = largest(gradient)
+    assert len(sizes) == 1 + 12 + 2 * 18
+    assert min(sizes.values()) > 1e-3
+
+
+def test_gradient_reaches_every_parameter_of_the_variants(parameters_of):
+    config = replace(
+        CONFIG,
+        num_decoder_layers=1,
+        norm="pre",
+        activation="swiglu",
+        positions="learned",
+        max_length=6,
+        attention_bias=True,
+        tie_embeddings=False,
+    )
+    sizes = largest(gradient_of(config, parameters_of(config)))
+    # The same number added to all scores of a query changes no weight: equation 1.
+    keys = {name: sizes.pop(name) for name in list(sizes) if name.endswith("key/bias")}
+    assert len(keys) == 3
+    assert max(keys.values()) < 1e-4
+    assert len(sizes) == 5 + 2 * 2 + (8 + 4 + 6 - 1) + (8 + 8 + 6 + 6 - 2)
+    assert min(sizes.values()) > 1e-3
+
+
+def test_remat_gives_the_same_gradient(parameters_of, gradient):
+    close(gradient_of(replace(CONFIG, remat=True), parameters_of(CONFIG)), gradient)
+
+
+def test_remat_in_scanned_layers_gives_the_same_gradient(parameters_of, stack_layers, gradient):
+    config = replace(CONFIG, remat=True, scan_layers=True)
+    stacked = gradient_of(config, stack_layers(parameters_of(CONFIG)))
+    close(stacked, stack_layers(gradient))

@@ -1,0 +1,96 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
+
+# Probabilities 1/7, 2/7 and 4/7.
+LOGITS = jnp.log(jnp.array([1.0, 2.0, 4.0]))
+
+
+def naive_loss(logits, targets, eps):
+    """Cross-entropy against the smoothed distribution, with a one-hot array."""
+    pieces = logits.shape[-1]
+    wanted = (1.0 - eps) * jax.nn.one_hot(targets, pieces) + eps / pieces
+    return -jnp.sum(wanted * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
+
+
+def sample():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 5, 7)).astype(np.float32) * 3
+    return jnp.asarray(logits), jnp.asarray(rng.integers(0, 7, (2, 5)).astype(np.int32))
+
+
+def test_values_by_hand_on_three_pieces():
+    plain = label_smoothed_cross_entropy(LOGITS, jnp.int32(2))
+    assert float(plain.loss) == pytest.approx(math.log(7 / 4), abs=1e-6)
+    assert float(plain.nll) == pytest.approx(0.5596158, abs=1e-6)
+    # eps = 0.3: 0.8 on the target, 0.1 on each other: ln 7 - 0.8 ln 4 - 0.1 ln 2 - 0.1 ln 1
+    smooth = label_smoothed_cross_entropy(LOGITS, jnp.int32(2), 0.3)
+    assert float(smooth.loss) == pytest.approx(0.7675599, abs=1e-6)
+    assert float(smooth.nll) == pytest.approx(0.5596158, abs=1e-6)
+    assert float(smooth.correct) == 1.0
+
+
+def test_gradient_by_hand_on_three_pieces():
+    gradient = jax.grad(lambda z: label_smoothed_cross_entropy(z, jnp.int32(0), 0.3).loss)(LOGITS)
+    np.testing.assert_allclose(gradient, [1 / 7 - 0.8, 2 / 7 - 0.1, 4 / 7 - 0.1], atol=1e-6)
+
+
+def test_nll_has_the_gradient_of_the_unsmoothed_loss():
+    gradient = jax.grad(lambda z: label_smoothed_cross_entropy(z, jnp.int32(0), 0.3).nll)(LOGITS)
+    np.testing.assert_allclose(gradient, [1 / 7 - 1.0, 2 / 7, 4 / 7], atol=1e-6)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, 0.5])
+def test_equals_the_one_hot_formula_and_its_gradient(eps):
+    logits, targets = sample()
+    weights = jnp.linspace(0.0, 2.0, 10).reshape(2, 5)
+    loss, gradient = jax.value_and_grad(
+        lambda z: jnp.sum(weights * label_smoothed_cross_entropy(z, targets, eps).loss)
+    )(logits)
+    wanted, wanted_gradient = jax.value_and_grad(
+        lambda z: jnp.sum(weights * naive_loss(z, targets, eps))
+    )(logits)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
+    np.testing.assert_allclose(gradient, wanted_gradient, atol=1e-6)
+
+
+def test_correct_is_one_where_no_logit_is_higher():
+    logits = jnp.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [5.0, 5.0, 1.0], [5.0, 5.0, 1.0]])
+    losses = label_smoothed_cross_entropy(logits, jnp.array([0, 2, 1, 2]), 0.1)
+    np.testing.assert_array_equal(losses.correct, [1.0, 0.0, 1.0, 0.0])
+
+
+def test_bfloat16_logits_are_widened_first():
+    logits, targets = sample()
+    low = logits.astype(jnp.bfloat16)
+    losses = label_smoothed_cross_entropy(low, targets, 0.1)
+    assert {x.dtype for x in losses} == {jnp.dtype("float32")}
+    wide = label_smoothed_cross_entropy(low.astype(jnp.float32), targets, 0.1)
+    np.testing.assert_array_equal(losses.loss, wide.loss)
+    gradient = jax.grad(lambda z: label_smoothed_cross_entropy(z, targets, 0.1).loss.sum())(low)
+    assert gradient.dtype == jnp.bfloat16
+    exact = jax.grad(lambda z: naive_loss(z, targets, 0.1).sum())(low.astype(jnp.float32))
+    np.testing.assert_allclose(gradient.astype(jnp.float32), exact, atol=4e-3)
+
+
+def test_large_logits_stay_finite():
+    losses = label_smoothed_cross_entropy(jnp.array([1e4, 0.0, -1e4]), jnp.int32(1), 0.0)
+    assert float(losses.nll) == pytest.approx(1e4)
+
+
+def test_shift_right_puts_bos_first_and_drops_the_last():
+    targets = jnp.array([[5, 6, 1], [7, 1, 0]], jnp.int32)
+    shifted = shift_right(targets, 2)
+    assert shifted.dtype == jnp.int32
+    np.testing.assert_array_equal(shifted, [[2, 5, 6], [2, 7, 1]])
+
+
+def test_shift_right_puts_bos_at_each_packed_sentence():
+    targets = jnp.array([[5, 6, 1, 8, 1, 0]], jnp.int32)
+    positions = jnp.array([[0, 1, 2, 0, 1, 0]], jnp.int32)
+    np.testing.assert_array_equal(shift_right(targets, 2, positions), [[2, 5, 6, 2, 8, 2]])
