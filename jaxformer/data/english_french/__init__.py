@@ -1,0 +1,1 @@
+"""The English-French grammar that writes the built-in corpus."""
