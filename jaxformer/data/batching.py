@@ -1,0 +1,273 @@
+"""Which pairs make up the batch of step n: the contract of a plan, and the bucket plan.
+
+The global batch of step n is a pure function of (lengths, settings, seed, n): a plan holds no
+state between calls, so that a resumed run and a run on another number of processes see the same
+batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from jaxformer.errors import InputError
+
+Batch = dict[str, np.ndarray]
+EMPTY_ROW = -1
+
+
+class BatchShape(NamedTuple):
+    """One shape that a step is compiled for."""
+
+    source_length: int  # tokens, S
+    target_length: int  # tokens, T
+    rows: int  # B, over all processes
+    batches_per_epoch: int
+
+
+class PaddingEfficiency(NamedTuple):
+    """Share of an epoch's array cells that hold a token, from 0 to 1."""
+
+    source: float
+    target: float
+    both: float
+
+
+class BatchLayout(NamedTuple):
+    """Where the N pairs of one batch lie in its [B, S] and [B, T] arrays."""
+
+    pairs: np.ndarray  # [N] index into the corpus
+    rows: np.ndarray  # [N]
+    source_starts: np.ndarray  # [N] first column
+    target_starts: np.ndarray  # [N] first column
+    segments: np.ndarray | None  # [N] from 1 in each row; None: one pair a row, not packed
+    shape: tuple[int, int, int]  # B, S, T
+
+
+class Plan(Protocol):
+    """What `make_batch` and the loader need of a `BucketPlan` or a `PackedPlan`."""
+
+    steps_per_epoch: int
+
+    def shapes(self) -> list[BatchShape]: ...
+
+    def padding_efficiency(self) -> PaddingEfficiency: ...
+
+    def rows(self, step: int) -> tuple[np.ndarray, int, int]: ...
+
+    def layout(self, step: int, row_slice: slice) -> BatchLayout: ...
+
+
+def random_words(seed: int, stream: tuple[int, ...], count: int) -> np.ndarray:
+    """[count] uint64 of a named stream; raw Philox words stay the same from NumPy to NumPy."""
+    sequence = np.random.SeedSequence(seed, spawn_key=stream)
+    return np.random.Philox(sequence).random_raw(count)
+
+
+def rows_per_batch(tokens_per_batch: int, length: int, row_multiple: int) -> int:
+    """Rows of `length` tokens in a batch: a multiple of `row_multiple`, and at least that."""
+    return max(tokens_per_batch // length // row_multiple, 1) * row_multiple
+
+
+def check_budget(tokens_per_batch: int, longest: int, row_multiple: int) -> None:
+    """Raise `InputError` if `row_multiple` rows of `longest` tokens exceed tokens_per_batch."""
+    if tokens_per_batch < row_multiple * longest:
+        raise InputError(
+            f"data.tokens_per_batch={tokens_per_batch} is too small for {row_multiple} row(s) of "
+            f"{longest} tokens, what the devices share; raise it to at least "
+            f"{row_multiple * longest}, or lower data.max_length"
+        )
+
+
+def check_lengths(source_lengths: np.ndarray, target_lengths: np.ndarray) -> None:
+    """Raise `InputError` unless there are as many source as target lengths, and at least one."""
+    if len(source_lengths) != len(target_lengths) or not len(source_lengths):
+        raise InputError(
+            f"{len(source_lengths)} source and {len(target_lengths)} target sentences: a plan "
+            "needs the same number of both, and at least one"
+        )
+
+
+class BucketPlan:
+    """Batches of pairs of similar length, one pair a row, in at most `num_buckets` shapes.
+
+    Each pair appears exactly once an epoch. Full batches are cut from every bucket; what is left
+    over rides in the next longer one, and only the longest has one batch with empty rows.
+
+    Args:
+      source_lengths, target_lengths: [N] int32 tokens, EOS counted.
+      tokens_per_batch: rows x length of the longer side at most, padding included.
+      num_buckets: shapes at most; fewer are used where more would not save padding.
+      row_multiple: rows of every batch are a multiple of it (devices that share the rows).
+      seed: of the shuffles.
+      shuffle: new batches in a new order each epoch. False is evaluation: a fixed order, and
+        sentences too long for tokens_per_batch get row_multiple rows, as there are no gradients
+        to store.
+
+    Raises:
+      InputError: tokens_per_batch is too small for row_multiple rows of the longest sentence.
+    """
+
+    def __init__(
+        self,
+        source_lengths: np.ndarray,
+        target_lengths: np.ndarray,
+        *,
+        tokens_per_batch: int,
+        num_buckets: int,
+        row_multiple: int,
+        seed: int,
+        shuffle: bool = True,
+    ):
+        check_lengths(source_lengths, target_lengths)
+        self._seed, self._shuffle = seed, shuffle
+        self._tokens = int(source_lengths.sum()), int(target_lengths.sum())
+        source_ends, target_ends = length_ends(source_lengths), length_ends(target_lengths)
+        if shuffle:
+            longest = int(max(source_ends[-1], target_ends[-1]))
+            check_budget(tokens_per_batch, longest, row_multiple)
+
+        histogram = np.zeros((len(source_ends), len(target_ends)), np.int64)
+        cells_of_pairs = (
+            np.searchsorted(source_ends, source_lengths),
+            np.searchsorted(target_ends, target_lengths),
+        )
+        np.add.at(histogram, cells_of_pairs, 1)
+        fewest = None
+        for chain in bucket_chains(histogram, source_ends, target_ends, num_buckets):
+            bucket = np.maximum(
+                np.searchsorted(chain[:, 0], source_lengths),
+                np.searchsorted(chain[:, 1], target_lengths),
+            )
+            shapes = cut_batches(chain, np.bincount(bucket), tokens_per_batch, row_multiple)
+            cells = sum(
+                (s.source_length + s.target_length) * s.rows * s.batches_per_epoch for s in shapes
+            )
+            if fewest is None or cells < fewest:
+                fewest, self._bucket, self._shapes = cells, bucket.astype(np.uint64), shapes
+        # One line a batch: its shape and where its pairs start in the order of an epoch. Pairs
+        # left over lie just before those of the next bucket, so that the starts never change.
+        self._shape_of_batch = np.repeat(
+            np.arange(len(self._shapes)), [s.batches_per_epoch for s in self._shapes]
+        )
+        batch_rows = np.array([s.rows for s in self._shapes])[self._shape_of_batch]
+        self._start_of_batch = np.cumsum(batch_rows) - batch_rows
+        self.steps_per_epoch = len(batch_rows)
+        self._epoch = functools.lru_cache(maxsize=2)(self._draw_epoch)
+
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Order of the pairs, bucket by bucket, and order of the batches."""
+        if not self._shuffle:
+            return np.argsort(self._bucket, kind="stable"), np.arange(self.steps_per_epoch)
+        words = random_words(self._seed, (1, epoch), len(self._bucket) + self.steps_per_epoch)
+        pair_words, batch_words = words[: len(self._bucket)], words[len(self._bucket) :]
+        keys = (self._bucket << np.uint64(56)) | (pair_words >> np.uint64(8))
+        return np.argsort(keys, kind="stable"), np.argsort(batch_words, kind="stable")
+
+    def shapes(self) -> list[BatchShape]:
+        """The shapes that occur, shortest first."""
+        return [shape for shape in self._shapes if shape.batches_per_epoch]
+
+    def padding_efficiency(self) -> PaddingEfficiency:
+        """Tokens of an epoch over the cells of its batches."""
+        return padding_efficiency(self._tokens, self._shapes)
+
+    def rows(self, step: int) -> tuple[np.ndarray, int, int]:
+        """Pair of each row of step n, [B] with -1 for an empty row, and the lengths S and T."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        order, batches = self._epoch(epoch)
+        batch = batches[index]
+        shape = self._shapes[self._shape_of_batch[batch]]
+        start = self._start_of_batch[batch]
+        pairs = np.full(shape.rows, EMPTY_ROW, np.int64)
+        filled = order[start : start + shape.rows]
+        pairs[: len(filled)] = filled
+        return pairs, shape.source_length, shape.target_length
+
+    def layout(self, step: int, row_slice: slice) -> BatchLayout:
+        """Placement of the pairs of `row_slice` of step n."""
+        pairs, source_length, target_length = self.rows(step)
+        pairs = pairs[row_slice]
+        rows = np.flatnonzero(pairs != EMPTY_ROW)
+        starts = np.zeros(len(rows), np.int64)
+        shape = len(pairs), source_length, target_length
+        return BatchLayout(pairs[rows], rows, starts, starts, None, shape)
+
+
+def length_ends(lengths: np.ndarray) -> np.ndarray:
+    """Array lengths worth considering for sentences of these lengths: [K] ascending, K <= 48.
+
+    Even up to 32 tokens, multiples of 4 up to 64 and of 8 above (coarser where a sentence is over
+    256): short sentences lose most to rounding, and odd lengths exclude fused GPU attention.
+    """
+    longest = int(lengths.max())
+    step = 8 * max(-(-(longest - 64) // 192), 1)
+    ends = np.concatenate(
+        [np.arange(2, 32, 2), np.arange(32, 64, 4), np.arange(64, longest + step, step)]
+    )
+    return ends[np.unique(np.searchsorted(ends, lengths))]
+
+
+def bucket_chains(
+    histogram: np.ndarray, source_ends: np.ndarray, target_ends: np.ndarray, num_buckets: int
+) -> list[np.ndarray]:
+    """For 1, 2, ... `num_buckets` buckets, the nested shapes (S, T) with the fewest cells.
+
+    A pair belongs to the first shape of a chain that holds both its sides. Dynamic programming:
+    best(k, b) = min over a inside b of best(k - 1, a) + (pairs(b) - pairs(a)) (S_b + T_b), where
+    pairs(b) fit into shape b. Nested, so that pairs left over fit into the next bucket.
+
+    Args:
+      histogram: [K, L] pairs for each candidate source and target end.
+      source_ends, target_ends: [K] and [L] ascending.
+
+    Returns:
+      [k or fewer, 2] shapes in ascending order for each k; the last one holds all pairs.
+    """
+    source = np.repeat(source_ends, len(target_ends))
+    target = np.tile(target_ends, len(source_ends))
+    fitting = histogram.cumsum(axis=0).cumsum(axis=1).ravel()
+    cost = (fitting[None, :] - fitting[:, None]) * (source + target).astype(np.float64)
+    cost[(source[None, :] < source[:, None]) | (target[None, :] < target[:, None])] = np.inf
+    best, came_from = fitting * (source + target).astype(np.float64), []
+    chains = []
+    for _ in range(num_buckets):
+        chain = [len(source) - 1]
+        for table in reversed(came_from):
+            chain.append(int(table[chain[-1]]))
+        chains.append(np.unique(np.stack([source[chain], target[chain]], axis=1), axis=0))
+        total = best[:, None] + cost
+        came_from.append(total.argmin(axis=0))
+        best = total.min(axis=0)
+    return chains
+
+
+def cut_batches(
+    chain: np.ndarray, totals: np.ndarray, tokens_per_batch: int, row_multiple: int
+) -> list[BatchShape]:
+    """Shapes of the buckets with `totals` pairs and how many batches each fills in an epoch."""
+    shapes, waiting = [], 0
+    for number, ((source_length, target_length), total) in enumerate(
+        zip(chain.tolist(), totals.tolist(), strict=True), 1
+    ):
+        rows = rows_per_batch(tokens_per_batch, max(source_length, target_length), row_multiple)
+        waiting += total
+        batches = waiting // rows if number < len(chain) else -(-waiting // rows)
+        waiting -= batches * rows
+        shapes.append(BatchShape(source_length, target_length, rows, batches))
+    return shapes
+
+
+def padding_efficiency(tokens: tuple[int, int], shapes: list[BatchShape]) -> PaddingEfficiency:
+    """Share of the cells of an epoch's batches that `tokens` (source, target) fill."""
+    rows = np.array([s.rows * s.batches_per_epoch for s in shapes])
+    source_cells = int(rows @ np.array([s.source_length for s in shapes]))
+    target_cells = int(rows @ np.array([s.target_length for s in shapes]))
+    source, target = tokens
+    return PaddingEfficiency(
+        source / source_cells,
+        target / target_cells,
+        (source + target) / (source_cells + target_cells),
+    )

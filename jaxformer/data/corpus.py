@@ -1,0 +1,303 @@
+"""Sentence pairs tokenised once into memory-mapped arrays, kept in a cache directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxformer.config import DataConfig
+from jaxformer.data.corpus_cache import (
+    append,
+    cache_directory,
+    cache_error,
+    checksum,
+    move_away,
+    publish,
+    temporary_sibling,
+)
+from jaxformer.errors import InputError
+
+FORMAT_VERSION = 1
+CHUNK_PAIRS = 8192  # tokenised at once: bounds the memory whatever the size of the corpus
+SHOW_AFTER = 2.0  # seconds, before which a progress bar is not worth its line
+ARRAYS = ("source_ids", "target_ids", "source_offsets", "target_offsets", "original_index")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusReport:
+    """What became of the pairs that were read; each dropped pair is counted under one reason."""
+
+    read: int
+    kept: int
+    dropped_empty: int = 0  # a side without text or without tokens
+    dropped_too_long: int = 0  # a side over max_length tokens, EOS included
+    dropped_ratio: int = 0  # sides further apart than max_length_ratio, EOS not counted
+    max_length: int = 0  # the filters that were applied; 0: none
+    max_length_ratio: float = 0.0
+
+    def summary(self) -> str:
+        """One line, e.g. `29,000 pairs read, 28,988 kept; dropped: 2 empty, 10 over ...`."""
+        reasons = (
+            (self.dropped_empty, "empty"),
+            (self.dropped_too_long, f"over data.max_length={self.max_length}"),
+            (self.dropped_ratio, f"over data.max_length_ratio={self.max_length_ratio:g}"),
+        )
+        dropped = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
+        line = f"{self.read:,} pairs read, {self.kept:,} kept"
+        return f"{line}; dropped: {dropped}" if dropped else line
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenizedCorpus:
+    """N sentence pairs as flat arrays of token ids; every sentence ends in EOS, none has a BOS.
+
+    The ids of source sentence i are `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
+
+    Args:
+      source_ids, target_ids: [tokens] uint16 where the vocabulary fits, otherwise int32.
+      source_offsets, target_offsets: [N + 1] int64.
+      original_index: [N] int64, line number (from 0) of each kept pair in what was read.
+      report: counts of what was read, kept and dropped.
+    """
+
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    source_offsets: np.ndarray
+    target_offsets: np.ndarray
+    original_index: np.ndarray
+    report: CorpusReport
+
+    def __len__(self) -> int:
+        return len(self.original_index)
+
+    @cached_property
+    def source_lengths(self) -> np.ndarray:
+        """[N] int32 tokens of each source sentence, EOS counted."""
+        return np.diff(self.source_offsets).astype(np.int32)
+
+    @cached_property
+    def target_lengths(self) -> np.ndarray:
+        """[N] int32 tokens of each target sentence, EOS counted."""
+        return np.diff(self.target_offsets).astype(np.int32)
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target ids of one pair, each [length] in the stored dtype."""
+        source = slice(self.source_offsets[index], self.source_offsets[index + 1])
+        target = slice(self.target_offsets[index], self.target_offsets[index + 1])
+        return self.source_ids[source], self.target_ids[target]
+
+
+def prepare_corpus(
+    source: Any,
+    role: str,
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    config: DataConfig,
+    *,
+    filters: bool,
+    progress: bool,
+) -> TokenizedCorpus:
+    """Tokenise the pairs of `role` once, or map them from the cache if that was done before.
+
+    Args:
+      source: has `pairs(role)`, `fingerprint(role)` and `describe(role)`.
+      role: train, validation or test.
+      source_tokenizer, target_tokenizer: have `encode(lines)`, `vocab_size`, `eos_id` and
+        `fingerprint`; one object may serve both sides.
+      config: max_length and max_length_ratio of the filters, and cache_dir.
+      filters: drop and count pairs that are empty, too long or too unequal (for training);
+        False keeps every pair whole.
+      progress: show a progress bar on stderr once it has taken two seconds.
+
+    Raises:
+      InputError: nothing was read, nothing is left, or the cache directory cannot be written.
+    """
+    limits = (config.max_length, config.max_length_ratio) if filters else (0, 0.0)
+    identity = {
+        "format": FORMAT_VERSION,
+        "source": source.fingerprint(role),
+        "role": role,
+        "tokenizers": [
+            [tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eos_id]
+            for tokenizer in (source_tokenizer, target_tokenizer)
+        ],
+        "filters": list(limits) if filters else None,
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    entry = cache_directory(config) / digest[:32]
+    if entry.exists():
+        try:
+            return load_entry(entry, identity)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{entry}: damaged ({error}); tokenising again", stacklevel=2)
+            move_away(entry)
+    building = temporary_sibling(entry)
+    try:
+        building.mkdir(parents=True)
+    except OSError as error:
+        raise cache_error(building, error) from error
+    try:
+        tokenizers = source_tokenizer, target_tokenizer
+        with progress_bar(progress) as bar:
+            report = write_arrays(
+                building, source.pairs(role), tokenizers, filters, limits, bar.update
+            )
+        check_not_empty(report, source.describe(role), role)
+        write_manifest(building, identity, report)
+        publish(building, entry)
+        return load_entry(entry, identity)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def progress_bar(shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(
+        desc="tokenising", unit=" pairs", unit_scale=True, delay=SHOW_AFTER, disable=not shown
+    )
+
+
+def encode_lines(tokenizer: Any, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of all lines in one [tokens] int64 array, EOS after each, and [lines] lengths.
+
+    Raises:
+      InputError: the tokenizer answered with another number of lines or an id it does not have.
+    """
+    encoded = tokenizer.encode(lines)
+    if len(encoded) != len(lines):
+        raise InputError(
+            f"tokenizer {tokenizer.fingerprint}: {len(encoded)} results for {len(lines)} lines"
+        )
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) + 1
+    ids = np.full(lengths.sum(), tokenizer.eos_id, np.int64)
+    is_piece = np.ones(len(ids), bool)
+    is_piece[np.cumsum(lengths) - 1] = False
+    ids[is_piece] = np.fromiter(itertools.chain.from_iterable(encoded), np.int64)
+    if ids.min() < 0 or ids.max() >= tokenizer.vocab_size:
+        raise InputError(
+            f"tokenizer {tokenizer.fingerprint}: ids from {ids.min()} to {ids.max()} do not fit "
+            f"its vocab_size={tokenizer.vocab_size}"
+        )
+    return ids, lengths
+
+
+def drop_reasons(
+    chunk: list[tuple[str, str]],
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    limits: tuple[int, float],
+) -> np.ndarray:
+    """[pairs] int: 0 keep, 1 empty side, 2 too long, 3 too unequal; the first reason counts."""
+    max_length, max_ratio = limits
+    blank = np.fromiter((not (s.strip() and t.strip()) for s, t in chunk), bool, len(chunk))
+    longer = np.maximum(source_lengths, target_lengths)
+    shorter = np.minimum(source_lengths, target_lengths)
+    reasons = np.zeros(len(chunk), np.int64)
+    if max_ratio:
+        reasons[longer - 1 > max_ratio * (shorter - 1)] = 3
+    reasons[longer > max_length] = 2
+    reasons[blank | (shorter == 1)] = 1
+    return reasons
+
+
+def write_arrays(
+    directory: Path,
+    pairs: Iterator[tuple[str, str]],
+    tokenizers: tuple[Any, Any],
+    filters: bool,
+    limits: tuple[int, float],
+    advance: Callable[[int], Any],
+) -> CorpusReport:
+    """Tokenise and filter chunk after chunk, appending to one file an array in `directory`."""
+    dtypes = [np.uint16 if t.vocab_size <= 2**16 else np.int32 for t in tokenizers]
+    dtypes += [np.int64] * 3
+    counts = np.zeros(4, np.int64)
+    ends = [0, 0]
+    raw = [directory / f"{name}.raw" for name in ARRAYS]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in raw]
+        for file in files[2:4]:
+            append(file, np.zeros(1, np.int64))
+        pairs = iter(pairs)
+        while chunk := list(itertools.islice(pairs, CHUNK_PAIRS)):
+            lines = zip(*chunk, strict=True)
+            sides = [encode_lines(t, list(side)) for t, side in zip(tokenizers, lines, strict=True)]
+            reasons = np.zeros(len(chunk), np.int64)
+            if filters:
+                reasons = drop_reasons(chunk, sides[0][1], sides[1][1], limits)
+            keep = reasons == 0
+            append(files[4], counts.sum() + np.flatnonzero(keep))
+            counts += np.bincount(reasons, minlength=4)
+            for side, (ids, lengths) in enumerate(sides):
+                append(files[side], ids[np.repeat(keep, lengths)].astype(dtypes[side]))
+                offsets = ends[side] + np.cumsum(lengths[keep])
+                append(files[2 + side], offsets)
+                ends[side] = int(offsets[-1]) if len(offsets) else ends[side]
+            advance(len(chunk))
+    for path, dtype in zip(raw, dtypes, strict=True):
+        if counts[0]:  # an empty file cannot be mapped; the caller refuses an empty corpus
+            np.save(path.with_suffix(".npy"), np.memmap(path, dtype, mode="r"))
+        path.unlink()
+    kept, empty, too_long, ratio = (int(count) for count in counts)
+    return CorpusReport(
+        read=kept + empty + too_long + ratio,
+        kept=kept,
+        dropped_empty=empty,
+        dropped_too_long=too_long,
+        dropped_ratio=ratio,
+        max_length=limits[0],
+        max_length_ratio=limits[1],
+    )
+
+
+def check_not_empty(report: CorpusReport, description: str, role: str) -> None:
+    """Raise `InputError` with the counts and the field to change if no pair is left."""
+    if not report.read:
+        raise InputError(f"data.{role}: {description} is empty; it must hold sentence pairs")
+    if report.kept:
+        return
+    repairs = {
+        "raise data.max_length": report.dropped_too_long,
+        "raise data.max_length_ratio, or set it to 0": report.dropped_ratio,
+        f"give data.{role} pairs with text on both sides": report.dropped_empty,
+    }
+    raise InputError(
+        f"data.{role}: no pair of {description} is left: {report.summary()}; "
+        f"{max(repairs, key=repairs.get)}"
+    )
+
+
+def write_manifest(directory: Path, identity: dict, report: CorpusReport) -> None:
+    """Write `manifest.json`: what the entry is of, its report and a checksum of each array."""
+    manifest = {
+        "identity": identity,
+        "report": dataclasses.asdict(report),
+        "crc32": {name: checksum(directory / f"{name}.npy") for name in ARRAYS},
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+
+
+def load_entry(entry: Path, identity: dict) -> TokenizedCorpus:
+    """Map the arrays of a cache entry; `ValueError`, `KeyError` or `OSError` if it is damaged."""
+    manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
+    if manifest["identity"] != identity:
+        raise ValueError("manifest.json belongs to another corpus")
+    arrays = {}
+    for name in ARRAYS:
+        path = entry / f"{name}.npy"
+        if checksum(path) != manifest["crc32"][name]:
+            raise ValueError(f"checksum of {path.name} differs")
+        arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return TokenizedCorpus(**arrays, report=CorpusReport(**manifest["report"]))

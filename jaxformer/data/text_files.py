@@ -1,0 +1,300 @@
+"""Parallel text: two files with a sentence a line, or one TSV; plain or .gz; streamed.
+
+Lines end at the byte LF and nowhere else, so that U+2028, U+0085 or a lone CR inside a sentence
+cannot make source and target run apart.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import BinaryIO
+
+from jaxformer.config import DataConfig
+from jaxformer.errors import InputError
+
+_CHUNK = 1 << 20  # bytes
+_BOM = b"\xef\xbb\xbf"
+# How the stems of a role begin; the names of a folder that follows custom are found without flags.
+_PREFIXES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
+_EXACT = {"train": (), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+@contextmanager
+def _open(path: str | Path) -> Iterator[BinaryIO]:
+    """Open for reading bytes; what the disk or gzip says against it becomes an `InputError`."""
+    path = os.fspath(path)
+    try:
+        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: damaged or cut short gzip data ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _decode(line: bytes, path: str | Path, number: int) -> str:
+    line = line[:-1] if line.endswith(b"\n") else line
+    line = line[:-1] if line.endswith(b"\r") else line
+    line = line[len(_BOM) :] if number == 1 and line.startswith(_BOM) else line
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: not UTF-8: byte 0x{line[error.start]:02X} at offset "
+            f"{error.start} of the line; convert the file, e.g. iconv -f LATIN1 -t UTF-8"
+        ) from None
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Stream the lines of a UTF-8 text file (.gz too) without their line ends.
+
+    Lines end at LF only; one CR before it is dropped, and a byte order mark at the start of the
+    file. An LF at the very end of the file does not start another line.
+
+    Raises:
+      InputError: the file is missing or damaged, or a line is not UTF-8 (line and byte are named).
+    """
+    with _open(path) as file:
+        yield from decode_lines(file, path)
+
+
+def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
+    """The same for an open binary stream, such as `sys.stdin.buffer`; errors call it `name`."""
+    for number, line in enumerate(file, start=1):
+        yield _decode(line, name, number)
+
+
+def count_lines(path: str | Path) -> int:
+    """Number of lines that `read_lines` yields, without decoding them."""
+    count, last = 0, b"\n"
+    with _open(path) as file:
+        while chunk := file.read(_CHUNK):
+            count += chunk.count(b"\n")
+            last = chunk[-1:]
+    return count + (last != b"\n")
+
+
+def _unequal(source: str | Path, num_source: int, target: str | Path, num_target: int):
+    return InputError(
+        f"{source} has {num_source:,} lines and {target} has {num_target:,}; line n of one must "
+        "translate line n of the other"
+    )
+
+
+def check_parallel(source_path: str | Path, target_path: str | Path) -> int:
+    """Return the number of lines that both files have.
+
+    Raises:
+      InputError: the counts differ, or a file cannot be read.
+    """
+    num_source, num_target = count_lines(source_path), count_lines(target_path)
+    if num_source != num_target:
+        raise _unequal(source_path, num_source, target_path, num_target)
+    return num_source
+
+
+def _read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    count = 0
+    missing = object()
+    for one, other in zip_longest(read_lines(source), read_lines(target), fillvalue=missing):
+        if one is missing or other is missing:
+            raise _unequal(source, count_lines(source), target, count_lines(target))
+        count += 1
+        yield one, other
+    if not count:
+        raise InputError(f"{source} and {target} are empty; a corpus needs at least one pair")
+
+
+def _read_tsv(path: Path) -> Iterator[tuple[str, str]]:
+    number = ignored = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise InputError(
+                f"{path}, line {number}: no tab; a TSV line is source, tab, target: {line[:60]!r}"
+            )
+        if len(columns) > 2 and not ignored:
+            print(
+                f"note: {path}, line {number} has {len(columns)} columns; the first is read as "
+                "the source, the second as the target, the rest is ignored in the whole file",
+                file=sys.stderr,
+            )
+            ignored = number
+        yield columns[0], columns[1]
+    if not number:
+        raise InputError(f"{path} is empty; a corpus needs at least one pair")
+
+
+def fingerprint_files(paths: Iterable[Path]) -> str:
+    """Hex digest of the (decompressed) bytes of some files, in order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        one = hashlib.blake2b()
+        with _open(path) as file:
+            while chunk := file.read(_CHUNK):
+                one.update(chunk)
+        digest.update(one.digest())
+    return digest.hexdigest()
+
+
+def _without_gz(name: str) -> str:
+    return name.removesuffix(".gz")
+
+
+class TextSource:
+    """Parallel text files of one folder, found by `DataConfig`'s stems and languages.
+
+    `data.train="train"` is `train.en` and `train.fr` by the languages, `.gz` of either, or
+    `train.tsv(.gz)`. Where no stem is set, the folder's own names are followed as long as only one
+    fits: `train*`, `val*` or `dev*`, `test*`.
+
+    Raises:
+      InputError: the folder or a named file is missing, or more than one stem fits a role.
+    """
+
+    def __init__(self, config: DataConfig):
+        self._root = Path(config.root).expanduser()
+        self._languages = (config.source_language, config.target_language)
+        if not self._root.is_dir():
+            raise InputError(
+                f"data.root={config.root!r} is not a folder; set it to the one with the text files"
+            )
+        self._stems = self._list_stems()
+        self._files: dict[str, tuple[Path, ...]] = {}
+        for role, wanted in (
+            ("train", config.train),
+            ("validation", config.validation),
+            ("test", config.test),
+        ):
+            files = self._find(role, wanted)
+            if files:
+                self._files[role] = files
+        self.roles = tuple(self._files)
+
+    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
+        """Stream the pairs of `role`; a pair with an empty side is kept.
+
+        Raises:
+          InputError: unequal line counts, no lines, not UTF-8, or a TSV line without a tab.
+        """
+        files = self._role(role)
+        return _read_tsv(*files) if len(files) == 1 else _read_pairs(*files)
+
+    def fingerprint(self, role: str) -> str:
+        return fingerprint_files(self._role(role))
+
+    def describe(self, role: str) -> str:
+        return " and ".join(str(path) for path in self._role(role))
+
+    def _role(self, role: str) -> tuple[Path, ...]:
+        if role not in self._files:
+            raise InputError(
+                f"{self._root} has no {role} text; it has {', '.join(self.roles)}; "
+                f"{self._inventory()}"
+            )
+        return self._files[role]
+
+    def _list_stems(self) -> dict[str, set[str]]:
+        """Stem -> suffixes of its files: {"train": {"en", "fr"}, "test": {"tsv"}}."""
+        stems: dict[str, set[str]] = {}
+        for entry in sorted(os.listdir(self._root)):
+            stem, dot, suffix = _without_gz(entry).rpartition(".")
+            if dot and stem and (self._root / entry).is_file():
+                stems.setdefault(stem, set()).add(suffix)
+        return stems
+
+    def _inventory(self) -> str:
+        if not self._stems:
+            return "the folder has no text files"
+        shown = [f"{s} ({', '.join(sorted(x))})" for s, x in list(self._stems.items())[:12]]
+        more = f" and {len(self._stems) - 12} more" if len(self._stems) > 12 else ""
+        return f"stems in the folder: {'; '.join(shown)}{more}"
+
+    def _is_complete(self, stem: str) -> bool:
+        suffixes = self._stems[stem]
+        return "tsv" in suffixes or suffixes.issuperset(self._languages)
+
+    def _find(self, role: str, wanted: str) -> tuple[Path, ...]:
+        """Files of a role; () where nothing was named and the folder has nothing that fits."""
+        if wanted and self._exists(wanted):
+            return self._resolve(role, wanted)
+        if wanted and (role, wanted) != ("train", "train"):
+            raise self._missing(role, wanted)
+        for stem in _EXACT[role]:
+            if self._exists(stem):
+                return self._resolve(role, stem)
+        fitting = [s for s in self._stems if s.startswith(_PREFIXES[role]) and self._is_complete(s)]
+        if len(fitting) > 1:
+            raise InputError(
+                f"{self._root} has {len(fitting)} files for {role}: {', '.join(fitting)}; set "
+                f"data.{role} to one of them"
+            )
+        if not fitting and wanted:
+            raise self._missing(role, wanted)
+        return self._resolve(role, fitting[0]) if fitting else ()
+
+    def _missing(self, role: str, wanted: str) -> InputError:
+        sides = " and ".join(f"{wanted}.{language}" for language in self._languages)
+        return InputError(
+            f"data.{role}={wanted!r}: neither {sides} nor {wanted.removesuffix('.tsv')}.tsv is in "
+            f"{self._root} (plain or .gz); {self._inventory()}"
+        )
+
+    def _exists(self, stem: str) -> bool:
+        pair, tables = self._candidates(stem)
+        return bool(all(pair) or tables)
+
+    def _candidates(self, stem: str) -> tuple[list[list[Path]], list[Path]]:
+        def existing(names: Iterable[str]) -> list[Path]:
+            return [self._root / name for name in names if (self._root / name).is_file()]
+
+        if _without_gz(stem).endswith(".tsv"):
+            return [[], []], existing((stem,) if stem.endswith(".gz") else (stem, f"{stem}.gz"))
+        pair = [existing((f"{stem}.{x}", f"{stem}.{x}.gz")) for x in self._languages]
+        return pair, existing((f"{stem}.tsv", f"{stem}.tsv.gz"))
+
+    def _resolve(self, role: str, stem: str) -> tuple[Path, ...]:
+        pair, tables = self._candidates(stem)
+        sides = pair if all(pair) else []
+        if len(tables) + bool(sides) > 1 or any(len(side) > 1 for side in sides):
+            found = ", ".join(path.name for path in [*sum(sides, []), *tables])
+            raise InputError(
+                f"data.{role}={stem!r} fits more than one form of the text in {self._root}: "
+                f"{found}; keep one of them"
+            )
+        if sides and self._languages[0] == self._languages[1]:
+            raise InputError(
+                f"data.source_language and data.target_language are both {self._languages[0]!r}, "
+                f"so source and target are the same file, {sides[0][0].name}; set both suffixes"
+            )
+        return tuple(side[0] for side in sides) or (tables[0],)
+
+
+class FilePair:
+    """A `Source` of two named files, with the one role `test`."""
+
+    roles = ("test",)
+
+    def __init__(self, source_path: str | Path, target_path: str | Path):
+        check_parallel(source_path, target_path)
+        self._files = (Path(source_path), Path(target_path))
+
+    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
+        """Stream the pairs of the two files."""
+        return _read_pairs(*self._files)
+
+    def fingerprint(self, role: str) -> str:
+        return fingerprint_files(self._files)
+
+    def describe(self, role: str) -> str:
+        return " and ".join(map(str, self._files))

@@ -1,0 +1,195 @@
+"""SentencePiece vocabularies: text to ids and exactly back.
+
+A workdir holds `tokenizer.model`, or `source_tokenizer.model` and `target_tokenizer.model`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxformer.errors import InputError
+
+if TYPE_CHECKING:
+    pass
+
+JOINT_FILE = "tokenizer.model"
+SOURCE_FILE = "source_tokenizer.model"
+TARGET_FILE = "target_tokenizer.model"
+
+SPACE_MARK = "\u2581"  # how SentencePiece writes a space inside pieces
+_STAND_INS = range(0x10FFFD, 0x100000, -1)  # private use: hardly ever in text
+# Vocabularies of the same pieces may still differ in normalisation, spaces and bytes.
+_PROBE = " Ab\u00bd\uff21  e\u0301\t\u2581\U0001f600 b "
+
+
+class Tokenizer:
+    """A SentencePiece model with four distinct special ids: pad, eos, bos and unk.
+
+    With a model trained here `decode(encode(lines)) == lines` for any Unicode text.
+
+    Attributes:
+      vocab_size: number of ids, special ones included.
+      pad_id, eos_id, bos_id, unk_id: 0, 1, 2, 3 in models trained here.
+    Args:
+      model: the bytes of a SentencePiece model file.
+      where: named in error messages.
+    Raises:
+      InputError: not a SentencePiece model, or it lacks one of the four special ids.
+    """
+
+    def __init__(self, model: bytes, where: str = "tokenizer"):
+        import sentencepiece
+
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, OSError) as error:
+            raise InputError(f"{where}: not a SentencePiece model: {error}") from error
+        self._model = model
+        self.vocab_size: int = self._processor.vocab_size()
+        self.pad_id: int = self._processor.pad_id()
+        self.eos_id: int = self._processor.eos_id()
+        self.bos_id: int = self._processor.bos_id()
+        self.unk_id: int = self._processor.unk_id()
+        self._check_special_ids(where)
+
+    def _check_special_ids(self, where: str) -> None:
+        ids = {name: getattr(self, f"{name}_id") for name in ("pad", "eos", "bos", "unk")}
+        if min(ids.values()) < 0 or len(set(ids.values())) < 4:
+            shown = ", ".join(f"{name}={value}" for name, value in ids.items())
+            raise InputError(
+                f"{where}: the special ids are {shown}; four different ones are needed (-1 is "
+                "none). Train the model with spm_train --pad_id=0 --eos_id=1 --bos_id=2 "
+                "--unk_id=3 --byte_fallback=true, or leave tokenizer.model_file empty"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a SentencePiece model file.
+
+        Raises:
+          InputError: the file is missing, is no SentencePiece model or lacks a special id.
+        """
+        try:
+            model = Path(path).expanduser().read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: no tokenizer can be read: {error.strerror}") from error
+        return cls(model, str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file; a reader sees the old file or the whole new one."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(self._model)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest of pieces, scores and their use; the same whatever file they come from."""
+        digest = hashlib.blake2b(digest_size=16)
+        for index in range(self.vocab_size):
+            piece = self._processor.id_to_piece(index).encode()
+            score = self._processor.get_score(index)
+            digest.update(struct.pack("<If", len(piece), score) + piece)
+        digest.update(repr((self.pad_id, self.eos_id, self.bos_id, self.unk_id)).encode())
+        digest.update(repr(self.encode([_PROBE])).encode())
+        return digest.hexdigest()
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """Ids of each line, without special ids.
+
+        Raises:
+          InputError: a line holds lone surrogates, which are not Unicode text.
+        """
+        try:
+            ids = self._processor.encode(lines, num_threads=os.cpu_count() or 1)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InputError(_bad_line(lines)) from error
+        if self._byte_ids:
+            for index, line in enumerate(lines):
+                if SPACE_MARK in line:
+                    ids[index] = self._encode_space_mark(line)
+        return ids
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each row of ids; pad, eos and bos leave nothing, unk becomes U+2047.
+
+        Raises:
+          IndexError: an id is outside the vocabulary.
+        """
+        return self._processor.decode([[int(i) for i in row] for row in ids])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, as SentencePiece writes it (a space is U+2581)."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    @cached_property
+    def _byte_ids(self) -> list[int]:
+        """Ids of the 256 byte pieces; empty without byte fallback."""
+        ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        return ids if all(self._processor.is_byte(i) for i in ids) else []
+
+    def _encode_space_mark(self, line: str) -> list[int]:
+        """Encode a line that holds U+2581 itself, which SentencePiece would turn into a space.
+
+        A character that has no piece goes in for it, and the bytes of that one come out changed.
+        """
+        id_of = self._processor.piece_to_id
+        stand_in = next(
+            chr(c) for c in _STAND_INS if chr(c) not in line and id_of(chr(c)) == self.unk_id
+        )
+        wanted = [self._byte_ids[byte] for byte in SPACE_MARK.encode()]
+        marked = [self._byte_ids[byte] for byte in stand_in.encode()]
+        ids: list[int] = []
+        for index in self._processor.encode(line.replace(SPACE_MARK, stand_in)):
+            ids.append(index)
+            if ids[-len(marked) :] == marked:
+                ids[-len(marked) :] = wanted
+        return ids
+
+
+def _bad_line(lines: Any) -> str:
+    for index, line in enumerate(lines):
+        try:
+            line.encode("utf-8")
+        except (AttributeError, UnicodeEncodeError) as error:
+            return f"lines[{index}]={line!r:.80} is not Unicode text: {error}"
+    return f"lines must be a list of str, not {type(lines).__name__}"
+
+
+def read_pair(workdir: Path) -> tuple[Tokenizer, Tokenizer] | None:
+    """The vocabularies of a workdir; None where it has none or only one of two."""
+    if (workdir / JOINT_FILE).is_file():
+        joint = Tokenizer.load(workdir / JOINT_FILE)
+        return joint, joint
+    files = (workdir / SOURCE_FILE, workdir / TARGET_FILE)
+    if not all(file.is_file() for file in files):
+        return None
+    return Tokenizer.load(files[0]), Tokenizer.load(files[1])
+
+
+def load_tokenizers(workdir: str | Path) -> tuple[Tokenizer, Tokenizer]:
+    """The source's and the target's vocabulary of a workdir; the same object if joint.
+
+    Raises:
+      InputError: the workdir has no vocabulary, or a damaged one.
+    """
+    pair = read_pair(Path(workdir))
+    if pair is None:
+        raise InputError(
+            f"{workdir}: no vocabulary here; looked for {JOINT_FILE}, or {SOURCE_FILE} and "
+            f"{TARGET_FILE}; name the workdir of a training run"
+        )
+    return pair

@@ -1,0 +1,181 @@
+"""Batches from the loader equal the plan's, from any step and on any number of processes."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from jaxformer.config import DataConfig
+from jaxformer.data.batching import BucketPlan
+from jaxformer.data.corpus import CorpusReport, TokenizedCorpus
+from jaxformer.data.loader import BatchLoader, make_batch, make_plan, plan_summary
+from jaxformer.data.packing import PackedPlan
+from jaxformer.errors import InputError
+
+PAD = 0
+
+
+def random_corpus(count=500, seed=0, longest=40):
+    """Pairs of random ids from 2 to 999, EOS (1) after each."""
+    random = np.random.RandomState(seed)
+    sides = {}
+    for side in ("source", "target"):
+        lengths = np.clip(random.gamma(4.0, 3.0, count).astype(np.int64) + 2, 2, longest)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = random.randint(2, 1000, offsets[-1]).astype(np.uint16)
+        ids[offsets[1:] - 1] = 1
+        sides[f"{side}_ids"], sides[f"{side}_offsets"] = ids, offsets
+    report = CorpusReport(read=count, kept=count)
+    return TokenizedCorpus(**sides, original_index=np.arange(count), report=report)
+
+
+def plan_of(corpus, batching, *, shuffle=True, seed=1, row_multiple=4):
+    config = DataConfig(batching=batching, tokens_per_batch=512, max_length=64, num_buckets=3)
+    return make_plan(corpus, config, seed=seed, row_multiple=row_multiple, shuffle=shuffle)
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_bucket_batch_holds_each_pair_from_the_left():
+    corpus = random_corpus()
+    plan = plan_of(corpus, "buckets")
+    for step in range(plan.steps_per_epoch):
+        pairs, source_length, target_length = plan.rows(step)
+        batch = make_batch(corpus, plan, step, slice(None), -7)
+        assert sorted(batch) == ["inputs", "targets"]
+        assert batch["inputs"].shape == (len(pairs), source_length)
+        assert batch["targets"].shape == (len(pairs), target_length)
+        assert batch["inputs"].dtype == batch["targets"].dtype == np.int32
+        for row, pair in enumerate(pairs):
+            source, target = corpus.pair(pair) if pair >= 0 else ([], [])
+            padding = [-7] * (source_length - len(source))
+            assert batch["inputs"][row].tolist() == [*source, *padding]
+            padding = [-7] * (target_length - len(target))
+            assert batch["targets"][row].tolist() == [*target, *padding]
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_loader_gives_the_batches_of_the_plan_for_three_epochs(batching):
+    corpus = random_corpus()
+    plan = plan_of(corpus, batching)
+    loader = BatchLoader(corpus, plan, pad_id=PAD)
+    for step in range(3 * plan.steps_per_epoch):
+        assert loader.step == step
+        assert_same(next(loader), make_batch(corpus, plan, step, slice(None), PAD))
+    loader.close()
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch(batching):
+    corpus = random_corpus()
+    plan = plan_of(corpus, batching)
+    whole = BatchLoader(corpus, plan, pad_id=PAD)
+    expected = [next(whole) for _ in range(plan.steps_per_epoch + 5)]
+    whole.close()
+    stopped = BatchLoader(corpus, plan_of(corpus, batching), pad_id=PAD)
+    for _ in range(plan.steps_per_epoch - 2):
+        next(stopped)
+    stopped.close()
+    resumed = BatchLoader(corpus, plan_of(corpus, batching), pad_id=PAD, start_step=stopped.step)
+    for step in range(plan.steps_per_epoch - 2, plan.steps_per_epoch + 5):
+        assert_same(next(resumed), expected[step])
+    resumed.close()
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+@pytest.mark.parametrize("process_count", [2, 4])
+def test_processes_share_the_same_global_batches(batching, process_count):
+    corpus = random_corpus()
+    plan = plan_of(corpus, batching)
+    loaders = [
+        BatchLoader(
+            corpus, plan_of(corpus, batching), pad_id=PAD,
+            process_index=index, process_count=process_count,
+        )
+        for index in range(process_count)
+    ]  # fmt: skip
+    for step in range(plan.steps_per_epoch + 2):
+        parts = [next(loader) for loader in loaders]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        assert len({len(part["inputs"]) for part in parts}) == 1
+        assert_same(joined, make_batch(corpus, plan, step, slice(None), PAD))
+    for loader in loaders:
+        loader.close()
+
+
+def test_rows_that_processes_cannot_share_are_refused():
+    corpus = random_corpus()
+    plan = plan_of(corpus, "buckets", row_multiple=4)
+    with pytest.raises(InputError, match="cannot be shared by 3 processes"):
+        BatchLoader(corpus, plan, pad_id=PAD, process_count=3)
+
+
+def test_close_ends_the_reading_thread():
+    corpus = random_corpus()
+    before = threading.active_count()
+    loader = BatchLoader(corpus, plan_of(corpus, "buckets"), pad_id=PAD)
+    next(loader)
+    assert threading.active_count() > before
+    loader.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_make_plan_follows_the_config():
+    corpus = random_corpus()
+    packed = plan_of(corpus, "packed")
+    assert isinstance(packed, PackedPlan)
+    assert packed.shapes()[0][:3] == (64, 64, 8)
+    assert isinstance(plan_of(corpus, "buckets"), BucketPlan)
+    assert len(plan_of(corpus, "buckets").shapes()) <= 3
+
+
+def test_evaluation_is_planned_in_buckets_and_in_fixed_order():
+    corpus = random_corpus(longest=200)
+    plan = plan_of(corpus, "packed", shuffle=False)
+    assert isinstance(plan, BucketPlan)
+    again = plan.rows(plan.steps_per_epoch)[0]
+    np.testing.assert_array_equal(plan.rows(0)[0], again)
+
+
+def test_plan_summary_lists_shapes_and_padding():
+    lengths = np.full(100, 10, np.int32)
+    plan = BucketPlan(
+        lengths, lengths, tokens_per_batch=16_000, num_buckets=3, row_multiple=8, seed=0
+    )
+    assert plan_summary(plan) == (
+        "  source  target    rows  batches/epoch\n"
+        "      10      10   1,600              1\n"
+        "1 steps an epoch; tokens fill 6.2% of the batches (source 6.2%, target 6.2%)"
+    )
+
+
+def test_make_batch_is_fast_enough_for_one_core():
+    corpus = random_corpus(count=20_000)
+    for batching in ("buckets", "packed"):
+        plan = plan_of(corpus, batching, row_multiple=8)
+        plan.rows(0)
+        start = time.perf_counter()
+        for step in range(plan.steps_per_epoch):
+            make_batch(corpus, plan, step, slice(None), PAD)
+        rate = len(corpus) / (time.perf_counter() - start)
+        print(f"{batching}: {rate:,.0f} pairs/s")
+        assert rate > 10_000
+
+
+def test_planning_needs_neither_grain_nor_jax():
+    code = (
+        "import sys; import jaxformer.data.loader; "
+        "print([m for m in ('grain', 'jax', 'tqdm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
