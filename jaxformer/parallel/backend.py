@@ -1,0 +1,26 @@
+"""What must be set before JAX starts its devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+
+def configure_backend() -> None:
+    """Keep compiled programs on disk, and give simulated CPU devices threads enough.
+
+    Compiled programs go to JAXFORMER_CACHE (or ~/.cache/jaxformer), unless JAX is told where, so
+    that a second start of the same run compiles nothing. With several simulated CPU devices in one
+    process (`--xla_force_host_platform_device_count`) collectives of steps in flight wait for each
+    other for ever when the thread pool is as small as the machine.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        os.environ.setdefault("PJRT_NPROC", "64")
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    root = os.environ.get("JAXFORMER_CACHE", "")
+    folder = (Path(root).expanduser() if root else Path.home() / ".cache" / "jaxformer") / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,0 +1,47 @@
+"""The mesh of devices: axes `data`, `fsdp` and `tensor`."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from jaxformer.config import MeshConfig
+from jaxformer.errors import InputError
+
+AXES = ("data", "fsdp", "tensor")
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """Arrange devices as `[data, fsdp, tensor]`; an axis of -1 takes all that remain.
+
+    Args:
+      config: sizes of the axes.
+      devices: None: all of the job's devices.
+
+    Raises:
+      InputError: the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [config.data, config.fsdp, config.tensor]
+    fixed = int(np.prod([size for size in sizes if size != -1]))
+    if -1 in sizes and len(devices) % fixed == 0:
+        sizes[sizes.index(-1)] = len(devices) // fixed
+    if int(np.prod(sizes)) != len(devices):
+        raise InputError(
+            f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor={config.tensor} does "
+            f"not fill {len(devices)} devices; set one axis to -1 and the others to a divisor"
+        )
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def batch_parts(mesh: Mesh) -> int:
+    """Number of parts into which the rows of a batch are cut."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    """One line: `8 x cpu as data=8 fsdp=1 tensor=1`."""
+    device = mesh.devices.flat[0]
+    axes = " ".join(f"{name}={size}" for name, size in mesh.shape.items())
+    return f"{mesh.devices.size} x {device.device_kind} as {axes}"

@@ -1,0 +1,120 @@
+"""Where each array lives on the mesh: two tables, and the functions that read them.
+
+A parameter's path selects its logical axes, the logical axes select mesh axes. The modules know
+nothing of either.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+# Exactly one pattern must match the whole path of each parameter.
+PARAMETER_AXES = (
+    (r"(token|source|target)_embedding/embedding", ("vocab", "embed")),
+    (r"(source|target)_positions/embedding", ("position", "embed")),
+    (r"output_projection/kernel", ("embed", "vocab")),
+    (r".*_attention/(query|key|value)/kernel", ("embed", "heads")),
+    (r".*_attention/(query|key|value)/bias", ("heads",)),
+    (r".*_attention/out/kernel", ("heads", "embed")),
+    (r".*_attention/out/bias", ("embed",)),
+    (r".*feed_forward/(inner|gate)/kernel", ("embed", "ff")),
+    (r".*feed_forward/(inner|gate)/bias", ("ff",)),
+    (r".*feed_forward/outer/kernel", ("ff", "embed")),
+    (r".*feed_forward/outer/bias", ("embed",)),
+    (r".*_norm/(scale|bias)", ("embed",)),
+)
+
+LOGICAL_TO_MESH = {
+    "embed": "fsdp",
+    "vocab": "tensor",
+    "heads": "tensor",
+    "ff": "tensor",
+    "position": None,
+    "layers": None,
+}
+
+BATCH_SPEC = PartitionSpec(("data", "fsdp"))
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """`decoder/layer_0/...` of a JAX key path."""
+    return "/".join(
+        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path
+    )
+
+
+def logical_axes(path: str, rank: int) -> tuple[str, ...]:
+    """Logical axes of the parameter at `path`.
+
+    Raises:
+      ValueError: no pattern matches, several do, or the rank is another.
+    """
+    matches = [axes for pattern, axes in PARAMETER_AXES if re.fullmatch(pattern, path)]
+    if len(matches) != 1:
+        raise ValueError(
+            f"parameter {path!r} matches {len(matches)} rules of PARAMETER_AXES, not one"
+        )
+    axes = matches[0]
+    if re.search(r"/layers/", path):
+        axes = ("layers", *axes)
+    if len(axes) != rank:
+        raise ValueError(f"parameter {path!r} has rank {rank}, its rule says {axes}")
+    return axes
+
+
+def parameter_shardings(params: Any, mesh: Mesh) -> Any:
+    """A `NamedSharding` for each parameter.
+
+    An axis whose size the mesh axis does not divide is kept whole.
+
+    Args:
+      params: tree of arrays or `ShapeDtypeStruct`s, as the modules name them.
+      mesh: from `make_mesh`.
+    """
+
+    def sharding(path, leaf):
+        names = [LOGICAL_TO_MESH[axis] for axis in logical_axes(path_name(path), leaf.ndim)]
+        spec = [
+            name if name is not None and size % mesh.shape[name] == 0 else None
+            for name, size in zip(names, leaf.shape, strict=True)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    return jax.tree_util.tree_map_with_path(sharding, params)
+
+
+def place_like_parameters(params: Any, mesh: Mesh) -> Any:
+    """`ShapeDtypeStruct`s that say where each parameter lives on the mesh."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        params,
+        parameter_shardings(params, mesh),
+    )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of a value that every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """The sharding of batch rows: cut over `data` and `fsdp`."""
+    return NamedSharding(mesh, BATCH_SPEC)
+
+
+def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Put this process's rows of a global batch on its devices.
+
+    Args:
+      batch: arrays `[rows of this process, ...]`.
+      mesh: from `make_mesh`.
+
+    Returns:
+      Global arrays whose first axis is cut over `data` and `fsdp`.
+    """
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), batch)

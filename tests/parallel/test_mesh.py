@@ -1,0 +1,52 @@
+import jax
+import pytest
+from jax.sharding import AxisType
+
+from jaxformer.config import MeshConfig
+from jaxformer.errors import InputError
+from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected", "parts"),
+    [
+        ({}, (8, 1, 1), 8),
+        ({"data": 8}, (8, 1, 1), 8),
+        ({"data": 2, "fsdp": -1}, (2, 4, 1), 8),
+        ({"data": 2, "fsdp": 2, "tensor": -1}, (2, 2, 2), 4),
+        ({"data": -1, "tensor": 8}, (1, 1, 8), 1),
+    ],
+)
+def test_minus_one_takes_the_rest(sizes, expected, parts):
+    mesh = make_mesh(MeshConfig(**sizes))
+    assert tuple(mesh.shape.items()) == tuple(
+        zip(("data", "fsdp", "tensor"), expected, strict=True)
+    )
+    assert batch_parts(mesh) == parts
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert set(mesh.devices.flat) == set(jax.devices())
+
+
+def test_given_devices_are_used():
+    mesh = make_mesh(MeshConfig(), jax.devices()[2:4])
+    assert list(mesh.devices.flat) == jax.devices()[2:4]
+    assert mesh.shape["data"] == 2
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"data": 4}, {"data": 3, "fsdp": -1}, {"data": 16}, {"data": 8, "tensor": 2}]
+)
+def test_sizes_that_do_not_fill_the_devices_are_refused(sizes):
+    with pytest.raises(InputError, match="does not fill 8 devices; set one axis to -1"):
+        make_mesh(MeshConfig(**sizes))
+
+
+@pytest.mark.parametrize("sizes", [{"data": 0}, {"fsdp": -2}, {"data": -1, "fsdp": -1}])
+def test_impossible_sizes_are_refused(sizes):
+    with pytest.raises(InputError, match="at most one of them -1"):
+        MeshConfig(**sizes)
+
+
+def test_description():
+    mesh = make_mesh(MeshConfig(data=4, fsdp=2))
+    assert describe_mesh(mesh) == "8 x cpu as data=4 fsdp=2 tensor=1"
