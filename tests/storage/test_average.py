@@ -1,0 +1,98 @@
+"""An average is the mean of the parameters, has a name, and lives beside the steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.errors import InputError
+from jaxformer.storage.average import average_checkpoints
+from jaxformer.storage.checkpoint import Checkpointer, list_steps, load_params, resolve_checkpoint
+from jaxformer.training.state import TrainState
+
+ABSTRACT = {
+    "kernel": jax.ShapeDtypeStruct((2, 3), jnp.float32),
+    "scale": jax.ShapeDtypeStruct((3,), jnp.bfloat16),
+}
+
+
+def params_of(step):
+    draw = np.random.default_rng(step)
+    return {
+        name: jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype)
+        for name, leaf in ABSTRACT.items()
+    }
+
+
+def make_state(step):
+    return TrainState(jnp.int32(step), params_of(step), (), params_of(step + 100))
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """Steps 1 to 5 with BLEU 5, 1, 9, none, 7."""
+    checkpointer = Checkpointer(tmp_path, keep=9, best_metric="bleu")
+    for step, bleu in enumerate((5.0, 1.0, 9.0, None, 7.0), 1):
+        checkpointer.save(step, make_state(step), {}, None if bleu is None else {"bleu": bleu})
+    checkpointer.wait()
+    checkpointer.close()
+    return tmp_path
+
+
+def average(directory, choose, count):
+    return average_checkpoints(directory, ABSTRACT, count=count, choose=choose, best_metric="bleu")
+
+
+@pytest.mark.parametrize(
+    ("choose", "count", "steps"), [("last", 2, [4, 5]), ("best", 3, [1, 3, 5])]
+)
+def test_it_is_the_mean_of_the_plain_parameters(checkpoints, choose, count, steps):
+    assert average(checkpoints, choose, count) == (f"average_{choose}_{count}", steps)
+    folder = resolve_checkpoint(checkpoints, f"average_{choose}_{count}", "bleu")
+    found = load_params(folder, ABSTRACT)
+    for name, leaf in ABSTRACT.items():
+        stacked = np.stack([np.asarray(params_of(step)[name], np.float64) for step in steps])
+        np.testing.assert_array_equal(found[name], stacked.mean(axis=0).astype(leaf.dtype))
+        assert found[name].dtype == leaf.dtype
+    text = (folder / "steps.txt").read_text()
+    assert text == "".join(f"{step}\n" for step in steps)
+
+
+def test_a_second_average_of_the_same_name_replaces_the_first(checkpoints):
+    average(checkpoints, "last", 2)
+    checkpointer = Checkpointer(checkpoints, keep=9, best_metric="bleu")
+    checkpointer.save(6, make_state(6), {}, None)
+    checkpointer.close()
+    assert average(checkpoints, "last", 2) == ("average_last_2", [5, 6])
+    found = load_params(checkpoints / "average_last_2", ABSTRACT)["kernel"]
+    both = [np.asarray(params_of(step)["kernel"], np.float64) for step in (5, 6)]
+    np.testing.assert_array_equal(found, (sum(both) / 2).astype(np.float32))
+
+
+def test_training_goes_on_beside_an_average(checkpoints):
+    average(checkpoints, "best", 2)
+    checkpointer = Checkpointer(checkpoints, keep=2, best_metric="bleu")
+    assert checkpointer.latest_step == 5
+    checkpointer.save(8, make_state(8), {}, {"bleu": 2.0})
+    checkpointer.wait()
+    checkpointer.close()
+    assert list_steps(checkpoints) == [3, 5, 8]
+    kept = load_params(checkpoints / "average_best_2", ABSTRACT)["kernel"]
+    both = [np.asarray(params_of(step)["kernel"], np.float64) for step in (3, 5)]
+    np.testing.assert_array_equal(kept, (sum(both) / 2).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("choose", "count", "words"),
+    [
+        ("last", 6, "--last=6, but {} holds 5 checkpoints; ask for 1 to 5"),
+        ("best", 5, "--best=5, but {} holds 4 checkpoints evaluated for bleu; ask for 1 to 4"),
+        ("last", 0, "--last=0, but {} holds 5 checkpoints; ask for 1 to 5"),
+    ],
+)
+def test_more_than_there_are_is_refused(checkpoints, choose, count, words):
+    with pytest.raises(InputError) as refused:
+        average(checkpoints, choose, count)
+    assert str(refused.value).startswith(words.format(checkpoints))
+    assert "training.keep_checkpoints" in str(refused.value)
+    assert not list(checkpoints.glob("average_*"))
