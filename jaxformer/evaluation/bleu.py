@@ -1,0 +1,77 @@
+"""Corpus BLEU and chrF by sacreBLEU, with the signatures that make the figures comparable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxformer.errors import InputError, check_choice
+
+# sacreBLEU's other tokenizers download their model when first used.
+TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusScores:
+    """Figures of one corpus against one reference a sentence; print them with their signature."""
+
+    bleu: float  # 0 to 100
+    bleu_signature: str
+    chrf: float  # chrF2, 0 to 100
+    chrf_signature: str
+    precisions: tuple[float, ...]  # of 1- to 4-grams, percent
+    brevity_penalty: float  # 1: not shorter than the references
+    hypothesis_length: int  # tokens of BLEU's tokenizer
+    reference_length: int  # tokens of BLEU's tokenizer
+
+
+def check_tokenizer(tokenize: str) -> None:
+    """Raise `InputError` unless sacreBLEU has this tokenizer here; the nearest is named."""
+    check_choice("tokenize", tokenize, TOKENIZERS)
+
+
+def corpus_scores(
+    hypotheses: list[str],
+    references: list[str],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> CorpusScores:
+    """Corpus BLEU (Papineni et al. 2002, as Post 2018 has it) and chrF2 (Popovic 2015).
+
+    Args:
+      hypotheses: detokenised translations, one a sentence.
+      references: detokenised references, as many.
+      tokenize: how BLEU cuts words: 13a (most languages), zh, ja-mecab, ko-mecab, intl, char, or
+        none for text that is already cut. chrF works on characters.
+      lowercase: ignore case in both figures.
+
+    Raises:
+      InputError: the counts differ or are 0, the tokenizer is unknown, or it needs a package that
+        is not installed.
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise InputError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references; give one of each "
+            "for every sentence, and at least one sentence"
+        )
+    check_tokenizer(tokenize)
+    from sacrebleu.metrics import BLEU, CHRF
+
+    try:
+        # force: no advice about tokenised text; that judgement is the caller's by `tokenize`.
+        bleu = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+    except (RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"tokenize={tokenize!r} cannot be used: {reason}") from error
+    chrf = CHRF(lowercase=lowercase)
+    score = bleu.corpus_score(hypotheses, [references])
+    return CorpusScores(
+        bleu=score.score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf.corpus_score(hypotheses, [references]).score,
+        chrf_signature=str(chrf.get_signature()),
+        precisions=tuple(score.precisions),
+        brevity_penalty=score.bp,
+        hypothesis_length=score.sys_len,
+        reference_length=score.ref_len,
+    )

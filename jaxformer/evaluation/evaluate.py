@@ -1,0 +1,194 @@
+"""Measure a model: loss on a tokenised corpus, BLEU and chrF of real translations."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxformer.config import Config, DecodingConfig
+from jaxformer.data.batching import Plan
+from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
+from jaxformer.data.loader import make_batch, make_plan
+from jaxformer.data.sources import Source
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation.bleu import CorpusScores, corpus_scores
+from jaxformer.parallel.mesh import batch_parts
+from jaxformer.parallel.sharding import (
+    batch_sharding,
+    parameter_shardings,
+    replicated,
+    shard_batch,
+)
+from jaxformer.tasks.translation import Translation
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Figures of one corpus.
+
+    Attributes:
+      loss: label-smoothed cross-entropy, nats a target token.
+      perplexity: `exp` of the unsmoothed cross-entropy.
+      accuracy: share of target tokens predicted right, given those before.
+      scores: BLEU and chrF with their signatures.
+      hypotheses: the translations.
+      seconds: of translating.
+    """
+
+    loss: float
+    perplexity: float
+    accuracy: float
+    scores: CorpusScores
+    hypotheses: list[str]
+    seconds: float
+
+    @property
+    def sentences(self) -> int:
+        return len(self.hypotheses)
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers, by the names that configs and metrics.jsonl use."""
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "accuracy": self.accuracy,
+            "bleu": self.scores.bleu,
+            "chrf": self.scores.chrf,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+    """A role of a source, ready to be measured on: every pair, in order.
+
+    Attributes:
+      pairs: (source, reference).
+      corpus: the same, tokenised without filters.
+      plan: over `corpus`, not shuffled.
+    """
+
+    pairs: list[tuple[str, str]]
+    corpus: TokenizedCorpus
+    plan: Plan
+
+
+def summarize(sums: dict[str, float]) -> dict[str, float]:
+    """Means over target tokens of sums of `Translation.loss_sums`.
+
+    Returns:
+      `loss` (smoothed, nats a token), `perplexity` (`exp` of the unsmoothed loss), `accuracy`.
+    """
+    tokens = max(sums["tokens"], 1.0)
+    return {
+        "loss": sums["loss"] / tokens,
+        "perplexity": math.exp(min(sums["nll"] / tokens, 700.0)),
+        "accuracy": sums["correct"] / tokens,
+    }
+
+
+class Evaluator:
+    """Measures parameters of one model, in training and in `python -m jaxformer evaluate` alike.
+
+    Args:
+      config: of the run, vocabulary sizes filled in.
+      task: holds the model.
+      tokenizers: source and target.
+      mesh: on which to compute.
+      params: shapes and dtypes of the parameters.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Translation,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        mesh: Mesh,
+        params: dict,
+    ):
+        self.config = config
+        self.task = task
+        self.tokenizers = tokenizers
+        self.mesh = mesh
+        smoothing = config.training.label_smoothing
+        self._eval_step = jax.jit(
+            lambda params, batch: task.loss_sums(params, batch, label_smoothing=smoothing),
+            in_shardings=(parameter_shardings(params, mesh), batch_sharding(mesh)),
+            out_shardings=replicated(mesh),
+        )
+
+    def load(self, source: Source, role: str) -> EvaluationSet:
+        """Tokenise and plan a role of a source."""
+        config, parts = self.config, batch_parts(self.mesh)
+        corpus = prepare_corpus(
+            source, role, *self.tokenizers, config.data, filters=False, progress=True
+        )
+        longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+        tokens = config.data.tokens_per_batch // config.optimizer.accumulation_steps
+        data = dataclasses.replace(
+            config.data,
+            num_buckets=min(config.data.num_buckets, 3),
+            tokens_per_batch=max(tokens, parts * (longest + 8), config.data.max_length),
+        )
+        plan = make_plan(corpus, data, seed=0, row_multiple=parts, shuffle=False)
+        return EvaluationSet(list(source.pairs(role)), corpus, plan)
+
+    def corpus_loss(self, params: dict, data: EvaluationSet) -> dict[str, float]:
+        """`loss`, `perplexity` and `accuracy` over every pair, once each."""
+        totals: dict[str, float] = {}
+        for step in range(data.plan.steps_per_epoch):
+            batch = make_batch(data.corpus, data.plan, step, slice(None), self.task.pad_id)
+            sums = self._eval_step(params, shard_batch(batch, self.mesh))
+            for name, value in jax.device_get(sums).items():
+                totals[name] = totals.get(name, 0.0) + float(np.float64(value))
+        return summarize(totals)
+
+    def measure(
+        self,
+        params: dict,
+        data: EvaluationSet,
+        decoding: DecodingConfig,
+        *,
+        tokenize: str | None = None,
+        lowercase: bool | None = None,
+        count: int = 0,
+        description: str = "translating",
+    ) -> Evaluation:
+        """Loss over all of a set, BLEU and chrF of its translations.
+
+        Args:
+          params: of the model, placed on the mesh.
+          data: from `load`.
+          decoding: how to search.
+          tokenize: of BLEU, see `corpus_scores`; None: as configured for the run.
+          lowercase: ignore case; None: as configured for the run.
+          count: translate the first `count` sentences only; 0: all.
+          description: of the progress bar.
+        """
+        from tqdm import tqdm
+
+        losses = self.corpus_loss(params, data)
+        translator = Translator(self.task.model, params, *self.tokenizers, decoding, mesh=self.mesh)
+        pairs = data.pairs[: count or None]
+        start = time.monotonic()
+        quiet = not sys.stderr.isatty()
+        with tqdm(
+            total=len(pairs), desc=description, unit="sentence", disable=quiet, leave=False
+        ) as bar:
+            results = translator.translate([pair[0] for pair in pairs], progress=bar.update)
+        hypotheses = [hypotheses[0].text for hypotheses in results]
+        seconds = time.monotonic() - start
+        settings = self.config.training
+        scores = corpus_scores(
+            hypotheses,
+            [reference for _, reference in pairs],
+            tokenize=settings.bleu_tokenize if tokenize is None else tokenize,
+            lowercase=settings.bleu_lowercase if lowercase is None else lowercase,
+        )
+        return Evaluation(**losses, scores=scores, hypotheses=hypotheses, seconds=seconds)

@@ -1,0 +1,172 @@
+"""All that a run needs before its first step: tokenizers, data, task, state."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from jaxformer.config import Config
+from jaxformer.data.batching import Plan
+from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
+from jaxformer.data.loader import make_plan, plan_summary
+from jaxformer.data.sources import Source, make_source
+from jaxformer.data.tokenizer_training import load_or_train
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
+from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
+from jaxformer.storage.workdir import Workdir
+from jaxformer.tasks.translation import Translation
+from jaxformer.training.metrics import log
+from jaxformer.training.optimizer import make_optimizer, make_schedule
+from jaxformer.training.state import abstract_state, make_init
+from jaxformer.training.step import make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything fixed about a run; the state is what changes."""
+
+    config: Config
+    workdir: Workdir
+    source: Source
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    corpus: TokenizedCorpus
+    plan: Plan
+    validation: EvaluationSet
+    mesh: Mesh
+    task: Translation
+    schedule: optax.Schedule
+    init: Any  # key -> TrainState
+    abstract: Any  # TrainState of shapes, dtypes and shardings
+    train_step: Any
+    evaluator: Evaluator
+
+
+def check_special_ids(source: Tokenizer, target: Tokenizer) -> None:
+    """Raise `InputError` unless both sides pad with the same id."""
+    if source.pad_id != target.pad_id:
+        raise InputError(
+            f"tokenizer.model_file pads with id {source.pad_id}, tokenizer.target_model_file with "
+            f"{target.pad_id}; train both with the same pad_id"
+        )
+
+
+def with_vocabularies(config: Config, source: Tokenizer, target: Tokenizer) -> Config:
+    """The configuration with the model's vocabulary sizes taken from the tokenizers."""
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=source.vocab_size,
+        target_vocab_size=0 if config.tokenizer.joint else target.vocab_size,
+    )
+    return dataclasses.replace(config, model=model)
+
+
+def prepare_run(config: Config, path: Path) -> Run:
+    """Build a `Run` in the workdir `path`; trains the tokenizer and tokenises where needed.
+
+    Raises:
+      InputError: anything about the configuration, the data or the workdir that cannot work.
+    """
+    workdir = Workdir(path)
+    mesh = make_mesh(config.mesh)
+    source = make_source(config.data, config.seed)
+    for role in ("train", "validation"):
+        if role not in source.roles:
+            raise InputError(
+                f"the data has no {role} split (data.{role}={getattr(config.data, role)!r}); "
+                f"it has {', '.join(source.roles)}"
+            )
+    if workdir.config_file.is_file():
+        stored = workdir.load_config().model
+        config = dataclasses.replace(
+            config,
+            model=dataclasses.replace(
+                config.model,
+                vocab_size=stored.vocab_size,
+                target_vocab_size=stored.target_vocab_size,
+            ),
+        )
+        workdir.check_config(config)
+    tokenizers = load_or_train(config.tokenizer, source, path)
+    check_special_ids(*tokenizers)
+    config = with_vocabularies(config, *tokenizers)
+    for line in workdir.store_config(config):
+        log(f"changed since the last start: {line}")
+    corpus = prepare_corpus(source, "train", *tokenizers, config.data, filters=True, progress=True)
+    row_multiple = batch_parts(mesh) * config.optimizer.accumulation_steps
+    plan = make_plan(corpus, config.data, seed=config.seed, row_multiple=row_multiple, shuffle=True)
+    task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
+    schedule = make_schedule(
+        config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps
+    )
+    optimizer = make_optimizer(config.optimizer, schedule)
+    init = make_init(task, optimizer, ema=config.optimizer.ema_decay > 0.0)
+    abstract = abstract_state(init, mesh)
+    evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
+    return Run(
+        config=config,
+        workdir=workdir,
+        source=source,
+        tokenizers=tokenizers,
+        corpus=corpus,
+        plan=plan,
+        validation=evaluator.load(source, "validation"),
+        mesh=mesh,
+        task=task,
+        schedule=schedule,
+        init=init,
+        abstract=abstract,
+        train_step=make_train_step(
+            task,
+            optimizer,
+            config.optimizer,
+            label_smoothing=config.training.label_smoothing,
+            mesh=mesh,
+            abstract=abstract,
+        ),
+        evaluator=evaluator,
+    )
+
+
+def count_parameters(params: Any) -> dict[str, int]:
+    """Parameters by the first part of their path, and `total`."""
+    counts = {
+        name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+        for name, tree in params.items()
+    }
+    return counts | {"total": sum(counts.values())}
+
+
+def describe_run(run: Run) -> str:
+    """What is about to be trained, on what, from what."""
+    model = run.config.model
+    counts = count_parameters(run.abstract.params)
+    parts = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
+    sizes = [tokenizer.vocab_size for tokenizer in run.tokenizers]
+    vocabulary = (
+        f"joint vocabulary of {sizes[0]:,}"
+        if run.config.tokenizer.joint
+        else f"vocabularies of {sizes[0]:,} and {sizes[1]:,}"
+    )
+    return "\n".join(
+        [
+            f"workdir   {run.workdir.path}",
+            f"devices   {describe_mesh(run.mesh)}",
+            f"model     {model.num_encoder_layers}+{model.num_decoder_layers} layers, d_model "
+            f"{model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads, {model.norm}-norm, "
+            f"{model.activation}, {model.positions} positions, {model.dtype}",
+            f"          {counts['total']:,} parameters: {parts}",
+            f"data      {run.source.describe('train')}",
+            f"          {run.corpus.report.summary()}; {vocabulary}",
+            f"batches   {run.config.data.batching}, {run.config.data.tokens_per_batch:,} tokens a "
+            "side",
+            *(f"          {line}" for line in plan_summary(run.plan).splitlines()),
+        ]
+    )

@@ -1,0 +1,86 @@
+"""What training carries from step to step, and where it lives on the mesh."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated
+
+
+class TrainState(NamedTuple):
+    """Parameters, optimizer state and their step.
+
+    Attributes:
+      step: int32 scalar, updates done.
+      params: nested dict of the model.
+      opt_state: of the optax transformation.
+      ema_params: moving average of `params`, or None.
+    """
+
+    step: jax.Array
+    params: dict
+    opt_state: Any
+    ema_params: dict | None
+
+    @property
+    def eval_params(self) -> dict:
+        """The parameters to evaluate and translate with."""
+        return self.params if self.ema_params is None else self.ema_params
+
+
+def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
+    """Shardings of a state: moments and averages live where their parameters do."""
+    by_path = {
+        path_name(path): sharding
+        for path, sharding in jax.tree_util.tree_leaves_with_path(
+            parameter_shardings(abstract.params, mesh)
+        )
+    }
+
+    def sharding(path, leaf):
+        name = path_name(path)
+        for start in range(len(path)):
+            candidate = path_name(path[start:])
+            if candidate in by_path and leaf.ndim:
+                return by_path[candidate]
+        if leaf.ndim:
+            raise ValueError(f"no parameter matches the state array {name!r} {leaf.shape}")
+        return replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(sharding, abstract)
+
+
+def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
+    """A function of a key that gives the first `TrainState`."""
+
+    def init(key: jax.Array) -> TrainState:
+        params = task.init(key)
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=optimizer.init(params),
+            ema_params=jax.tree.map(jnp.copy, params) if ema else None,
+        )
+
+    return init
+
+
+def abstract_state(init, mesh: Mesh) -> TrainState:
+    """Shapes, dtypes and shardings of the state, without computing it."""
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        state_shardings(shapes, mesh),
+    )
+
+
+def create_state(init, key: jax.Array, mesh: Mesh) -> TrainState:
+    """The first state, each array made where it lives."""
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return jax.jit(init, out_shardings=state_shardings(shapes, mesh))(key)

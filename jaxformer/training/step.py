@@ -1,0 +1,81 @@
+"""One optimizer update and one evaluation: pure functions, compiled for a mesh."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jaxformer.config import OptimizerConfig
+from jaxformer.parallel.sharding import batch_sharding, replicated
+from jaxformer.training.state import TrainState, state_shardings
+
+
+def accumulate_gradients(loss_fn, params, batch, key, parts: int):
+    """Gradient and metric sums of a batch, worked in `parts` equal parts one after another.
+
+    `loss_fn(params, batch, key) -> (sum of the loss, metric sums)`. Rows of a part lie `parts`
+    apart, so that each device keeps its own rows.
+    """
+    gradient_fn = jax.grad(loss_fn, has_aux=True)
+    if parts == 1:
+        return gradient_fn(params, batch, key)
+    split = jax.tree.map(
+        lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+
+    def add_part(total, numbered):
+        index, part = numbered
+        sums = gradient_fn(params, part, jax.random.fold_in(key, index))
+        return jax.tree.map(jnp.add, total, sums), None
+
+    first = jax.tree.map(lambda x: x[0], split)
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(gradient_fn, params, first, key),
+    )
+    return jax.lax.scan(add_part, zeros, (jnp.arange(parts), split))[0]
+
+
+def make_train_step(
+    task,
+    optimizer: optax.GradientTransformation,
+    config: OptimizerConfig,
+    *,
+    label_smoothing: float,
+    mesh: Mesh,
+    abstract: TrainState,
+):
+    """The compiled update `(state, batch, key) -> (state, metric sums)`; the state is donated.
+
+    The gradient is that of the loss summed over all target tokens of the global batch, divided by
+    their number. The dropout key of an update is `fold_in(key, step)`.
+    """
+
+    def loss_fn(params, batch, key):
+        sums = task.loss_sums(params, batch, label_smoothing=label_smoothing, dropout_key=key)
+        return sums["loss"], sums
+
+    def train_step(state: TrainState, batch, key):
+        key = jax.random.fold_in(key, state.step)
+        gradients, sums = accumulate_gradients(
+            loss_fn, state.params, batch, key, config.accumulation_steps
+        )
+        scale = 1.0 / jnp.maximum(sums["tokens"], 1.0)
+        gradients = jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema_params = state.ema_params
+        if ema_params is not None:
+            ema_params = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
+        sums["gradient_norm"] = optax.tree.norm(gradients)
+        return TrainState(state.step + 1, params, opt_state, ema_params), sums
+
+    shardings = state_shardings(abstract, mesh)
+    return jax.jit(
+        train_step,
+        in_shardings=(shardings, batch_sharding(mesh), replicated(mesh)),
+        out_shardings=(shardings, replicated(mesh)),
+        donate_argnums=0,
+    )

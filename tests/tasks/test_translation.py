@@ -1,0 +1,90 @@
+"""The sums of a batch against NumPy: logits of the reference, then the loss by its definition."""
+
+import math
+
+import jax
+import numpy as np
+import numpy_reference as reference
+import pytest
+
+from jaxformer.model_config import TransformerConfig
+from jaxformer.tasks.translation import Translation
+
+CONFIG = TransformerConfig(
+    vocab_size=23, num_encoder_layers=2, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2
+)
+PAD, EOS, BOS = 7, 1, 2  # the padding is not 0: an id of 0 is a token like any other
+INPUTS = np.array([[5, 0, 9, 3, EOS, PAD], [4, EOS] + [PAD] * 4, [8, 6, EOS] + [PAD] * 3], np.int32)
+TARGETS = np.array([[0, 4, EOS, PAD, PAD], [9, 9, 11, 12, EOS], [3, EOS] + [PAD] * 3], np.int32)
+SMOOTHING = 0.1
+
+
+@pytest.fixture(scope="module")
+def task():
+    return Translation(CONFIG, pad_id=PAD, bos_id=BOS)
+
+
+@pytest.fixture(scope="module")
+def sums(task, parameters_of):
+    batch = {"inputs": INPUTS, "targets": TARGETS}
+    return task.loss_sums(parameters_of(CONFIG), batch, label_smoothing=SMOOTHING)
+
+
+def test_sums_equal_numpy(sums, parameters_of):
+    expected = {"loss": 0.0, "nll": 0.0, "correct": 0, "tokens": 0}
+    for source, target in zip(INPUTS, TARGETS, strict=True):
+        source, target = source[source != PAD], target[target != PAD]
+        shifted = np.array([BOS, *target[:-1]])
+        logits = reference.transformer(
+            parameters_of(CONFIG), CONFIG, source[None], shifted[None]
+        ).logits[0]
+        for scores, token in zip(logits, target, strict=True):
+            probabilities = reference.softmax(scores)
+            wanted = np.full(23, SMOOTHING / 23)
+            wanted[token] += 1 - SMOOTHING
+            expected["loss"] -= float(wanted @ np.log(probabilities))
+            expected["nll"] -= math.log(probabilities[token])
+            expected["correct"] += int(np.argmax(scores) == token)
+            expected["tokens"] += 1
+    assert expected["tokens"] == 10
+    assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-5)
+    assert {value.dtype.name for value in sums.values()} == {"float32"}
+
+
+def test_packed_sums_equal_unpacked_ones(task, sums, parameters_of):
+    """The same three pairs in rows 0 and 1, beside padding."""
+    rows = {name: np.zeros((3, 3, 7), np.int32) for name in ("inputs", "targets")}
+    for name, ids in (("inputs", INPUTS), ("targets", TARGETS)):
+        rows[name][0] = PAD
+        for row, pairs in enumerate([(2, 1), (0,)]):
+            done = 0
+            for segment, pair in enumerate(pairs, start=1):
+                tokens = ids[pair][ids[pair] != PAD]
+                end = done + len(tokens)
+                rows[name][:, row, done:end] = tokens, [segment] * len(tokens), range(len(tokens))
+                done = end
+    batch = {name: rows[name][0] for name in rows}
+    batch |= {f"{name}_segments": rows[name][1] for name in rows}
+    batch |= {f"{name}_positions": rows[name][2] for name in rows}
+    packed = jax.jit(lambda params: task.loss_sums(params, batch, label_smoothing=SMOOTHING))(
+        parameters_of(CONFIG)
+    )
+    for name, value in sums.items():
+        assert float(packed[name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_rows_of_padding_weigh_nothing(task, parameters_of):
+    batch = {"inputs": INPUTS, "targets": np.full_like(TARGETS, PAD)}
+    empty = task.loss_sums(parameters_of(CONFIG), batch, label_smoothing=SMOOTHING)
+    assert {name: float(value) for name, value in empty.items()} == dict.fromkeys(
+        ("loss", "nll", "correct", "tokens"), 0.0
+    )
+
+
+def test_dropout_needs_a_key(task, sums, parameters_of):
+    batch = {"inputs": INPUTS, "targets": TARGETS}
+    dropped = task.loss_sums(
+        parameters_of(CONFIG), batch, label_smoothing=SMOOTHING, dropout_key=jax.random.key(0)
+    )
+    assert float(dropped["tokens"]) == 10
+    assert abs(float(dropped["loss"]) - float(sums["loss"])) > 0.01

@@ -1,0 +1,223 @@
+"""The life of a run: what it leaves, how it stops, and that going on changes nothing."""
+
+import json
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+from training_run import (
+    change,
+    read_metrics,
+    replace_measurement,
+    send_signal_after,
+    write_pairs,
+)
+
+from jaxformer.decoding.translator import Translator, abstract_params
+from jaxformer.errors import InputError
+from jaxformer.models.transformer import Transformer
+from jaxformer.storage.checkpoint import list_steps, load_params, step_metrics
+from jaxformer.storage.workdir import Workdir
+from jaxformer.training.loop import Selection, train
+from jaxformer.training.setup import prepare_run
+from jaxformer.training.state import create_state
+
+
+def stored_params(workdir, step, *, ema=False):
+    """NumPy parameters of a step of a workdir."""
+    model = Transformer(Workdir(workdir).load_config().model)
+    return load_params(workdir / "checkpoints" / str(step), abstract_params(model), ema=ema)
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_run_leaves_all_that_the_commands_need(small_run):
+    workdir = small_run.workdir
+    assert list_steps(workdir / "checkpoints") == [20, 40, 60, 80, 100, 120]
+    assert sorted(path.name for path in workdir.iterdir()) == [
+        "checkpoints", "config.json", "metrics.jsonl", "samples", "tensorboard", "tokenizer.model",
+    ]  # fmt: skip
+    stored = Workdir(workdir).load_config()
+    assert stored == change(small_run.config, model__vocab_size=350)
+    samples = (workdir / "samples" / "step_120.tsv").read_text("utf-8").split("\n")
+    assert samples[0] == "source\treference\ttranslation" and len(samples) == 1 + 16 + 1
+    valid = (small_run.corpus / "valid.en").read_text("utf-8").split("\n")
+    assert [line.split("\t")[0] for line in samples[1:-1]] == valid[:-1]
+    assert list((workdir / "tensorboard").iterdir())
+
+
+def test_metrics_have_each_step_once_and_show_learning(small_run):
+    rows = read_metrics(small_run.workdir)
+    steps = {split: [r["step"] for r in rows if r["split"] == split] for split in
+             ("train", "validation", "test")}  # fmt: skip
+    assert steps == {"train": [20, 40, 60, 80, 100, 120], "validation": [40, 80, 120],
+                     "test": [120]}  # fmt: skip
+    trained = read_metrics(small_run.workdir, "train")
+    assert trained[0]["loss"] > 3.0 and trained[-1]["loss"] < 2.0
+    assert trained[-1]["accuracy"] > trained[0]["accuracy"]
+    # inverse_sqrt: the peak 1e-2 at step 20, half of it four times later
+    assert trained[0]["learning_rate"] == pytest.approx(1e-2)
+    assert trained[3]["learning_rate"] == pytest.approx(5e-3)
+    validated = read_metrics(small_run.workdir, "validation")
+    assert validated[-1]["bleu_signature"].startswith("nrefs:1|case:mixed")
+    metrics = step_metrics(small_run.workdir / "checkpoints", 120)
+    assert metrics["bleu"] == validated[-1]["bleu"] and metrics["loss"] == validated[-1]["loss"]
+    assert step_metrics(small_run.workdir / "checkpoints", 100) == {}
+
+
+def test_stopped_and_resumed_is_bit_identical_to_uninterrupted(small_run, tmp_path, capsys):
+    first = train(change(small_run.config, training__num_steps=60), tmp_path)
+    assert (first.step, first.exit_status) == (60, 0)
+    assert_same(stored_params(tmp_path, 60), stored_params(small_run.workdir, 60))
+    capsys.readouterr()
+    second = train(small_run.config, tmp_path)
+    out = capsys.readouterr().out
+    assert "changed since the last start: training.num_steps: 60 -> 120" in out
+    assert f"resuming from the checkpoint of step 60 in {tmp_path / 'checkpoints'}" in out
+    assert (second.step, second.reason) == (120, "all 120 steps are done")
+    for step in (80, 120):
+        assert_same(stored_params(tmp_path, step), stored_params(small_run.workdir, step))
+    columns = ("step", "loss", "perplexity", "accuracy", "gradient_norm", "epoch")
+    resumed, whole = (
+        [[row[name] for name in columns] for row in read_metrics(workdir, "train")]
+        for workdir in (tmp_path, small_run.workdir)
+    )
+    assert resumed == whole
+    assert [r["step"] for r in read_metrics(tmp_path, "validation")] == [40, 60, 80, 120]
+
+
+VARIANTS = {
+    "ema, accumulation": dict(
+        optimizer__ema_decay=0.9, optimizer__accumulation_steps=2, data__tokens_per_batch=512
+    ),
+    "packed, two vocabularies, scanned pre-norm layers": dict(
+        data__batching="packed",
+        data__max_length=32,
+        tokenizer__joint=False,
+        tokenizer__vocab_size=300,
+        model__tie_embeddings=False,
+        model__norm="pre",
+        model__scan_layers=True,
+        optimizer__weight_decay=0.01,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_signal_saves_between_two_steps_and_the_run_goes_on(
+    small_run, one_device, tmp_path, monkeypatch, capsys, name
+):
+    changes = dict(training__num_steps=9, training__log_every=3, training__eval_every=100)
+    config = change(small_run.config, **changes, **VARIANTS[name])
+    replace_measurement(monkeypatch, [1.0] * 10)
+    train(config, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        send_signal_after(patch, 5, signal.SIGTERM)
+        stopped = train(config, tmp_path / "stopped")
+    assert (stopped.step, stopped.reason) == (5, "SIGTERM received")
+    assert (stopped.exit_status, stopped.evaluations) == (143, {})
+    assert list_steps(tmp_path / "stopped" / "checkpoints") == [5]
+    out = capsys.readouterr().out
+    assert f"saved: step 5 in {tmp_path / 'stopped'}" in out
+    assert "the same command goes on from here" in out
+    resumed = train(config, tmp_path / "stopped")
+    assert (resumed.step, resumed.exit_status) == (9, 0)
+    for ema in (False, True):
+        whole, parts = (stored_params(tmp_path / w, 9, ema=ema) for w in ("whole", "stopped"))
+        assert_same(whole, parts)
+    steps = [row["step"] for row in read_metrics(tmp_path / "stopped", "train")]
+    assert steps == [3, 6, 9]
+
+
+def test_the_moving_average_follows_its_equation_and_is_what_translates(
+    small_run, one_device, tmp_path, monkeypatch
+):
+    replace_measurement(monkeypatch, [1.0] * 2)
+    config = change(small_run.config, training__num_steps=1, optimizer__ema_decay=0.9)
+    train(config, tmp_path)
+    run = prepare_run(config, tmp_path)
+    before = create_state(run.init, jax.random.key(config.seed), run.mesh).params
+    after, average = stored_params(tmp_path, 1), stored_params(tmp_path, 1, ema=True)
+    expected = jax.tree.map(lambda p, q: 0.9 * np.asarray(p) + 0.1 * np.asarray(q), before, after)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), average, expected)
+    moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (after, average)),
+                                                 strict=True)]  # fmt: skip
+    assert max(moved) > 1e-5
+    assert_same(average, jax.device_get(Translator.from_workdir(tmp_path).params))
+
+
+def test_patience_ends_a_run_and_the_best_checkpoint_outlives_newer_ones(
+    small_run, one_device, tmp_path, monkeypatch, capsys
+):
+    config = change(
+        small_run.config,
+        training__eval_every=2,
+        training__save_every=2,
+        training__keep_checkpoints=2,
+        training__patience=3,
+    )
+    measured = replace_measurement(monkeypatch, [5.0, 9.0, 3.0, 8.0, 1.0, 40.0])
+    result = train(config, tmp_path)
+    assert result.step == 10
+    assert result.reason == "3 evaluations without a better bleu (training.patience)"
+    assert list_steps(tmp_path / "checkpoints") == [4, 8, 10]
+    assert "bleu 9.00 on validation, step 4" in capsys.readouterr().out
+    assert len(measured) == 6  # five validations, then the test split with the best checkpoint
+    assert_same(jax.device_get(measured[-1]), stored_params(tmp_path, 4))
+    assert result.evaluations["test"].scores.bleu == 40.0
+
+    measured = replace_measurement(monkeypatch, [40.0])
+    again = train(config, tmp_path)
+    assert (again.step, again.reason) == (10, result.reason)
+    assert len(measured) == 1
+
+
+def test_max_seconds_ends_a_start_and_each_start_gets_on(
+    small_run, one_device, tmp_path, monkeypatch
+):
+    replace_measurement(monkeypatch, [1.0] * 10)
+    config = change(small_run.config, training__max_seconds=1e-6)
+    first = train(config, tmp_path)
+    second = train(config, tmp_path)
+    assert (first.step, second.step) == (1, 2)
+    assert first.reason == "training.max_seconds=1e-06 are over" and first.exit_status == 0
+    assert list_steps(tmp_path / "checkpoints") == [1, 2]
+
+
+def test_a_finished_run_only_reports(small_run, tmp_path, monkeypatch, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(small_run.workdir, workdir)
+    before = (workdir / "metrics.jsonl").read_text("utf-8").split("\n")
+    best = read_metrics(workdir, "test")[0]["bleu"]
+    result = train(small_run.config, workdir)
+    assert (result.step, result.reason) == (120, "all 120 steps are done")
+    assert result.evaluations["test"].scores.bleu == pytest.approx(best)
+    assert list_steps(workdir / "checkpoints") == [20, 40, 60, 80, 100, 120]
+    after = (workdir / "metrics.jsonl").read_text("utf-8").split("\n")
+    assert len(after) == len(before) and after[:-2] == before[:-2]
+    assert json.loads(after[-2])["split"] == "test"
+    assert "done: 120 steps in" in capsys.readouterr().out
+
+
+def test_data_without_validation_is_refused(small_run, tmp_path):
+    write_pairs(tmp_path / "text", "train", [("one two", "un deux")] * 9)
+    config = change(small_run.config, data__root=str(tmp_path / "text"))
+    with pytest.raises(InputError, match=r"no validation split \(data.validation=''\).*has train"):
+        train(config, tmp_path / "run")
+
+
+def test_selection_counts_evaluations_since_the_best():
+    selection = Selection()
+    higher = [selection.update(v, step, higher=True) for step, v in enumerate([3.0, 3.0, 4.0], 1)]
+    assert higher == [True, False, True]
+    tie = Selection(best=4.0, best_step=3, waiting=1)
+    assert not tie.update(4.0, 7, higher=True)
+    assert (tie.best_step, tie.waiting) == (7, 2)
+    assert (selection.best, selection.best_step, selection.waiting) == (4.0, 3, 0)
+    assert selection.update(1.0, 4, higher=False)
+    assert not selection.update(2.0, 5, higher=False)
+    assert (selection.best_step, selection.waiting) == (4, 1)

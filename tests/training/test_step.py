@@ -1,0 +1,213 @@
+"""One update: against NumPy, on one and on eight devices, whole and in parts."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.config import MeshConfig, OptimizerConfig
+from jaxformer.model_config import TransformerConfig
+from jaxformer.parallel.mesh import make_mesh
+from jaxformer.parallel.sharding import shard_batch
+from jaxformer.tasks.translation import Translation
+from jaxformer.training.optimizer import make_optimizer, make_schedule
+from jaxformer.training.state import create_state, make_init, state_shardings
+from jaxformer.training.step import make_train_step
+
+MODEL = TransformerConfig(
+    vocab_size=24,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    d_model=16,
+    d_ff=32,
+    num_heads=2,
+    dropout_rate=0.1,
+)
+# Adam divides by the size of the gradient: with a small epsilon rounding errors of gradients near
+# zero would be blown up to the size of the learning rate.
+OPTIMIZER = OptimizerConfig(
+    schedule="constant",
+    learning_rate=0.01,
+    warmup_steps=0,
+    epsilon=1e-3,
+    clip_norm=0.1,
+    weight_decay=0.1,
+    ema_decay=0.9,
+)
+SMOOTHING = 0.1
+MESHES = {
+    "one": MeshConfig(data=1),
+    "data": MeshConfig(data=8),
+    "fsdp": MeshConfig(data=1, fsdp=8),
+    "mixed": MeshConfig(data=2, fsdp=2, tensor=2),
+}
+
+
+def make_batch():
+    """Eight rows of 1 to 6 target tokens, so that devices hold unequal numbers of them."""
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.integers(4, 24, (2, 8, 6)).astype(np.int32)
+    lengths = np.array([6, 1, 2, 6, 3, 1, 5, 2])
+    for ids, sizes in ((inputs, lengths[::-1]), (targets, lengths)):
+        ids[np.arange(6) >= sizes[:, None]] = 0
+    return {"inputs": inputs, "targets": targets}
+
+
+def make_task(model=MODEL):
+    return Translation(model, pad_id=0, bos_id=2)
+
+
+class Run:
+    """A compiled update on a mesh, always from the same first parameters."""
+
+    def __init__(self, mesh, params, model=MODEL, config=OPTIMIZER):
+        devices = jax.devices()[:1] if mesh.data == 1 and mesh.fsdp == 1 else jax.devices()
+        self.mesh = make_mesh(mesh, devices)
+        schedule = make_schedule(config, d_model=model.d_model, num_steps=10)
+        self.optimizer = make_optimizer(config, schedule)
+        self.init = make_init(make_task(model), self.optimizer, ema=config.ema_decay > 0)
+        self.params = params
+        self.shardings = state_shardings(jax.eval_shape(self.init, jax.random.key(0)), self.mesh)
+        self.step = make_train_step(
+            make_task(model),
+            self.optimizer,
+            config,
+            label_smoothing=SMOOTHING,
+            mesh=self.mesh,
+            abstract=jax.eval_shape(self.init, jax.random.key(0)),
+        )
+
+    def first_state(self, step=0):
+        state = jax.eval_shape(self.init, jax.random.key(0))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)
+        ema = None if state.ema_params is None else self.params
+        first = zeros._replace(step=np.int32(step), params=self.params, ema_params=ema)
+        return jax.device_put(first, self.shardings)
+
+    def update(self, state, seed=5):
+        batch = shard_batch(make_batch(), self.mesh)
+        return self.step(state, batch, jax.random.key(seed))
+
+
+@pytest.fixture(scope="module")
+def params(parameters_of):
+    return parameters_of(MODEL)
+
+
+@pytest.fixture(scope="module")
+def run_on(params):
+    return cache(lambda name: Run(MESHES[name], params))
+
+
+@pytest.fixture(scope="module")
+def two_updates(run_on):
+    """For a mesh: first and second state and the sums of both updates, on the host."""
+
+    @cache
+    def run(name):
+        state, sums = run_on(name).update(run_on(name).first_state())
+        first = jax.device_get(state)
+        second, more_sums = run_on(name).update(state)
+        return first, jax.device_get(second), jax.device_get(sums), jax.device_get(more_sums)
+
+    return run
+
+
+def close(actual, expected, tolerance=1e-5):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for leaf, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=tolerance, atol=tolerance / 10)
+
+
+def identical(actual, expected):
+    for leaf, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(leaf, wanted)
+
+
+@pytest.mark.parametrize("name", ["data", "fsdp", "mixed"])
+def test_eight_devices_equal_one(two_updates, name):
+    close(two_updates(name), two_updates("one"))
+
+
+def test_update_equals_numpy(two_updates, params):
+    """The exact gradient of the mean over all tokens of the batch, then clip, Adam, decay, average.
+
+    `two_updates("data")` holds one row of 1 to 6 tokens on each of its devices.
+    """
+    batch, key = make_batch(), jax.random.fold_in(jax.random.key(5), 0)
+
+    @jax.jit
+    def mean_loss_gradient(params):
+        def mean_loss(params):
+            sums = make_task().loss_sums(params, batch, label_smoothing=SMOOTHING, dropout_key=key)
+            return sums["loss"] / jnp.sum(batch["targets"] != 0), sums
+
+        return jax.grad(mean_loss, has_aux=True)(params)
+
+    gradient, sums = jax.device_get(mean_loss_gradient(params))
+    state, _, reported, _ = two_updates("data")
+    norm = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in jax.tree.leaves(gradient)))
+    assert norm > 2 * OPTIMIZER.clip_norm
+    assert reported["tokens"] == 6 + 1 + 2 + 6 + 3 + 1 + 5 + 2
+    close(reported, sums | {"gradient_norm": norm})
+    clipped = jax.tree.map(lambda g: g * OPTIMIZER.clip_norm / norm, gradient)
+
+    def updated(p, g):
+        adam = g / (np.abs(g) + OPTIMIZER.epsilon)  # both bias corrections cancel in the first
+        return p - 0.01 * (adam + (0.1 * p if p.ndim > 1 else 0.0))
+
+    expected = jax.tree.map(updated, params, clipped)
+    close(state.params, expected)
+    close(state.ema_params, jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, params, expected))
+    assert state.step == 1
+    assert state.eval_params is state.ema_params
+
+
+def test_same_state_batch_and_key_give_the_same_bits(two_updates, run_on):
+    again, sums = run_on("one").update(run_on("one").first_state())
+    first, _, first_sums, _ = two_updates("one")
+    identical((again, sums), (first, first_sums))
+
+
+def test_dropout_differs_from_step_to_step_and_from_key_to_key(two_updates, run_on):
+    run = run_on("one")
+    loss = float(two_updates("one")[2]["loss"])
+    _, other_step = run.update(run.first_state(step=1))
+    _, other_key = run.update(run.first_state(), seed=6)
+    assert abs(float(other_step["loss"]) - loss) > 1e-3
+    assert abs(float(other_key["loss"]) - loss) > 1e-3
+
+
+def test_state_is_donated(run_on):
+    state = run_on("one").first_state()
+    run_on("one").update(state)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
+
+
+def test_accumulated_parts_equal_the_whole_batch(params):
+    model = replace(MODEL, dropout_rate=0.0)
+    config = replace(OPTIMIZER, clip_norm=0.0, weight_decay=0.0, ema_decay=0.0)
+    whole, parts = (
+        jax.device_get(run.update(run.first_state()))
+        for run in (
+            Run(MESHES["one"], params, model, replace(config, accumulation_steps=steps))
+            for steps in (1, 4)
+        )
+    )
+    assert whole[0].ema_params is None
+    assert whole[0].eval_params is whole[0].params
+    close(parts[0].params, whole[0].params, tolerance=1e-6)
+    close(parts[1], whole[1])
+
+
+def test_first_state_is_the_same_on_eight_devices(run_on):
+    run = run_on("mixed")
+    state = create_state(run.init, jax.random.key(3), run.mesh)
+    expected = make_task().init(jax.random.key(3))
+    close(jax.device_get(state.params), jax.device_get(expected), tolerance=1e-6)
+    identical(state.ema_params, state.params)
+    assert int(state.step) == 0
+    assert jax.tree.map(lambda leaf: leaf.sharding, state) == run.shardings
