@@ -1,0 +1,45 @@
+"""The flags that `translate` and `evaluate` share: which checkpoint, and how to search."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from jaxformer.config import LENGTH_PENALTIES, DecodingConfig
+
+
+def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags; what is not given comes from the run's own configuration."""
+    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument(
+        "--checkpoint",
+        default="best",
+        help="best (default), latest, a step, or an average's name such as average_last_5",
+    )
+    search = parser.add_mutually_exclusive_group()
+    search.add_argument("--greedy", action="store_true", help="one hypothesis, no search")
+    search.add_argument("--beam_size", type=int, help="hypotheses kept at each step")
+    parser.add_argument(
+        "--length_penalty",
+        choices=LENGTH_PENALTIES,
+        help="gnmt: ((5 + L) / 6)^alpha; power: L^alpha",
+    )
+    parser.add_argument("--alpha", type=float, help="exponent of the length penalty")
+    parser.add_argument(
+        "--max_length",
+        type=int,
+        help="longest translation in tokens (default: source length + 50, or as configured)",
+    )
+
+
+def decoding_config(args: argparse.Namespace, configured: DecodingConfig) -> DecodingConfig:
+    """The run's decoding configuration with the flags that were given."""
+    changes: dict[str, object] = {}
+    if args.greedy:
+        changes["beam_size"] = 1
+    for name in ("beam_size", "length_penalty", "alpha"):
+        if getattr(args, name) is not None:
+            changes[name] = getattr(args, name)
+    if args.max_length is not None:
+        changes |= {"max_length_factor": 0.0, "max_length_extra": args.max_length}
+    return dataclasses.replace(configured, **changes)

@@ -1,0 +1,108 @@
+"""`python -m jaxformer evaluate`: loss, BLEU and chrF on a split of the run or on two files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from jaxformer.commands.decoding_arguments import add_decoding_arguments, decoding_config
+from jaxformer.commands.translate import open_output
+from jaxformer.config import MeshConfig
+from jaxformer.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_decoding_arguments(parser)
+    parser.add_argument("--split", help="test (default), validation, train or compositional")
+    parser.add_argument("--source", help="file of source sentences, instead of --split")
+    parser.add_argument("--reference", help="file of reference translations of --source")
+    parser.add_argument(
+        "--tokenize", help="sacreBLEU tokenizer: 13a, none, ... (default: the run's)"
+    )
+    parser.add_argument(
+        "--lowercase", action="store_true", default=None, help="score without regard to case"
+    )
+    parser.add_argument("--output", help="file for the translations")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    from jaxformer.data.tokenizers import load_tokenizers
+    from jaxformer.decoding.translator import abstract_params
+    from jaxformer.evaluation.bleu import check_tokenizer
+    from jaxformer.evaluation.evaluate import Evaluator
+    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.parallel.mesh import make_mesh
+    from jaxformer.parallel.sharding import place_like_parameters
+    from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
+    from jaxformer.storage.workdir import Workdir
+    from jaxformer.tasks.translation import Translation
+
+    if bool(args.source) != bool(args.reference) or (args.source and args.split):
+        raise InputError("give either --split, or both --source and --reference")
+    if args.tokenize:
+        check_tokenizer(args.tokenize)
+    workdir = Workdir(Path(args.workdir))
+    config = workdir.load_config()
+    decoding = decoding_config(args, config.decoding)
+    folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
+    source, role = open_source(args, config)
+    configure_backend()
+    mesh = make_mesh(MeshConfig())
+    tokenizers = load_tokenizers(workdir.path)
+    task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
+    abstract = place_like_parameters(abstract_params(task.model), mesh)
+    evaluator = Evaluator(config, task, tokenizers, mesh, abstract)
+    result = evaluator.measure(
+        load_params(folder, abstract),
+        evaluator.load(source, role),
+        decoding,
+        tokenize=args.tokenize,
+        lowercase=args.lowercase,
+        description=f"translating {role}",
+    )
+    sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
+    if args.output:
+        with open_output(args.output) as file:
+            file.writelines(f"{text}\n" for text in result.hypotheses)
+    return 0
+
+
+def open_source(args: argparse.Namespace, config):
+    """The source that holds the sentences, and their role in it."""
+    from jaxformer.data.sources import make_source
+    from jaxformer.data.text_files import FilePair
+
+    if args.source:
+        return FilePair(args.source, args.reference), "test"
+    source = make_source(config.data, config.seed)
+    role = args.split or "test"
+    if role not in source.roles:
+        raise InputError(f"--split={role} is not in the data; there are: {', '.join(source.roles)}")
+    return source, role
+
+
+def format_text(result) -> str:
+    scores = result.scores
+    return (
+        f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}\n"
+        f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}\n"
+        f"loss        {result.loss:.4f} nats a target token, label-smoothed as in training\n"
+        f"perplexity  {result.perplexity:.3f}\n"
+        f"accuracy    {result.accuracy:.2%}\n"
+        f"speed       {result.sentences / result.seconds:.1f} sentences/s "
+        f"({result.sentences:,} sentences, {result.seconds:.1f} s, compilation included)\n"
+    )
+
+
+def format_json(result) -> str:
+    figures = result.metrics() | {
+        "bleu_signature": result.scores.bleu_signature,
+        "chrf_signature": result.scores.chrf_signature,
+        "sentences": result.sentences,
+        "seconds": result.seconds,
+        "sentences_per_second": result.sentences / result.seconds,
+    }
+    return json.dumps(figures, indent=2) + "\n"

@@ -1,0 +1,178 @@
+"""`python -m jaxformer translate`: files, pipes and the prompt, text and JSON lines."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from training_run import number_pairs
+
+from jaxformer.__main__ import main
+from jaxformer.commands import translate
+from jaxformer.decoding.translator import Translator
+
+ROOT = Path(__file__).parent.parent.parent
+LINES = ["one two", "", "three four", *(source for source, _ in number_pairs(4, 5))]
+
+
+@pytest.fixture(scope="module")
+def expected(small_run):
+    """The hypotheses of LINES as the library gives them."""
+    return Translator.from_workdir(small_run.workdir).translate(LINES)
+
+
+@pytest.fixture
+def lines_file(tmp_path):
+    path = tmp_path / "lines.en"
+    path.write_bytes("".join(f"{line}\n" for line in LINES).encode())
+    return path
+
+
+@pytest.fixture
+def run(small_run, capsys):
+    """Run the command on the small run; returns what it prints."""
+
+    def run_command(*flags):
+        status = main(["translate", f"--workdir={small_run.workdir}", *map(str, flags)])
+        assert status == 0
+        return capsys.readouterr().out
+
+    return run_command
+
+
+class Stdin:
+    """A standard input of bytes, or a terminal."""
+
+    def __init__(self, data=b"", terminal=False):
+        self.buffer, self._terminal = io.BytesIO(data), terminal
+
+    def isatty(self):
+        return self._terminal
+
+
+def test_a_file_line_for_line(run, lines_file, expected):
+    out = run(f"--input={lines_file}")
+    assert out == "".join(f"{hypotheses[0].text}\n" for hypotheses in expected)
+    assert out.startswith("un deux\n\ntrois quatre\n")
+
+
+def test_standard_input(run, monkeypatch, expected):
+    monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(LINES).encode()))
+    assert run() == "".join(f"{hypotheses[0].text}\n" for hypotheses in expected)
+
+
+def test_an_empty_input_gives_an_empty_output(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    assert run() == ""
+
+
+def test_an_output_file_appears_whole(run, lines_file, tmp_path, expected):
+    output = tmp_path / "lines.fr"
+    assert run(f"--input={lines_file}", f"--output={output}") == ""
+    assert output.read_bytes().decode() == "".join(f"{h[0].text}\n" for h in expected)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lines.en", "lines.fr"]
+
+
+def test_chunks_join_without_a_seam(run, lines_file, monkeypatch, expected):
+    monkeypatch.setattr(translate, "CHUNK_LINES", 3)
+    out = run(f"--input={lines_file}", "--format=jsonl")
+    assert [json.loads(line)["line"] for line in out.split("\n")[:-1]] == [1, 2, 3, 4, 5, 6, 7]
+    texts = [json.loads(line)["translations"][0]["text"] for line in out.split("\n")[:-1]]
+    assert texts == [hypotheses[0].text for hypotheses in expected]
+
+
+def test_several_translations_as_text(run, lines_file, expected):
+    out = run(f"--input={lines_file}", "--top_beams=2")
+    assert out.split("\n")[:-1] == [
+        f"{number}\t{h.score:.4f}\t{h.text}"
+        for number, hypotheses in enumerate(expected, 1)
+        for h in hypotheses[:2]
+    ]
+
+
+def test_several_translations_as_json_lines(run, lines_file, expected):
+    out = run(f"--input={lines_file}", "--top_beams=3", "--format=jsonl")
+    rows = [json.loads(line) for line in out.split("\n")[:-1]]
+    assert [row["source"] for row in rows] == LINES
+    for row, hypotheses in zip(rows, expected, strict=True):
+        assert [t["text"] for t in row["translations"]] == [h.text for h in hypotheses]
+        assert [t["tokens"] for t in row["translations"]] == [h.num_tokens for h in hypotheses]
+        for found, h in zip(row["translations"], hypotheses, strict=True):
+            assert found["score"] == pytest.approx(h.score, abs=2e-5)
+            assert found["log_prob"] == pytest.approx(h.log_prob, abs=2e-5)
+            assert found["truncated"] == h.truncated
+
+
+def test_greedy_is_a_beam_of_one(run, lines_file):
+    flags = [f"--input={lines_file}", "--format=jsonl"]
+    greedy, one = run(*flags, "--greedy"), run(*flags, "--beam_size=1")
+    assert greedy == one and json.loads(greedy.split("\n")[0])["translations"][0]["text"]
+
+
+def test_search_flags_reach_the_decoding_configuration(run, lines_file, monkeypatch):
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def from_workdir(path, *, checkpoint, decoding):
+        seen.append((checkpoint, decoding))
+        raise Stop
+
+    monkeypatch.setattr(Translator, "from_workdir", from_workdir)
+    with pytest.raises(Stop):
+        run(
+            f"--input={lines_file}", "--beam_size=7", "--length_penalty=power", "--alpha=0.25",
+            "--max_length=9", "--checkpoint=40",
+        )  # fmt: skip
+    ((checkpoint, decoding),) = seen
+    assert checkpoint == "40"
+    assert (decoding.beam_size, decoding.length_penalty, decoding.alpha) == (7, "power", 0.25)
+    assert (decoding.max_length_factor, decoding.max_length_extra) == (0.0, 9)
+
+
+def test_the_prompt_translates_line_by_line_until_the_end(run, monkeypatch, small_run):
+    typed = iter(["one two", "", "three four"])
+
+    def type_line(mark):
+        assert mark == "> "
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(sys, "stdin", Stdin(terminal=True))
+    monkeypatch.setattr("builtins.input", type_line)
+    assert run() == "un deux\n\ntrois quatre\n"
+
+
+def test_ctrl_c_at_the_prompt_ends_with_130(small_run, monkeypatch, capsys):
+    def interrupt(mark):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Stdin(terminal=True))
+    monkeypatch.setattr("builtins.input", interrupt)
+    assert main(["translate", f"--workdir={small_run.workdir}"]) == 130
+    assert "Ctrl-D ends" in capsys.readouterr().err
+
+
+def test_a_terminal_and_an_output_file_is_no_prompt(run, monkeypatch, tmp_path):
+    stdin = Stdin(b"one two\n", terminal=True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    run(f"--output={tmp_path / 'out'}")
+    assert (tmp_path / "out").read_text() == "un deux\n"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(small_run, lines_file, compiled_programs):
+    command = [sys.executable, "-m", "jaxformer", "translate", f"--workdir={small_run.workdir}"]
+    with subprocess.Popen(
+        [*command, f"--input={lines_file}", "--greedy"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    ) as process:  # fmt: skip
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (141, "")

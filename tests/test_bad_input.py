@@ -1,0 +1,297 @@
+"""Bad input: one short message that names the field, the value and the repair; exit status 2."""
+
+import shutil
+
+import pytest
+from training_run import (
+    call_train_script,
+    number_pairs,
+    write_config_file,
+    write_corpus,
+    write_pairs,
+)
+
+from jaxformer.__main__ import main
+from jaxformer.training.setup import prepare_run
+
+
+@pytest.fixture
+def run_train(monkeypatch, capsys):
+    """`python train.py ARGUMENTS` in this process: (exit status, what stderr says)."""
+
+    def run(*arguments):
+        return call_train_script(monkeypatch, *arguments), capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def run_command(capsys):
+    """`python -m jaxformer ARGUMENTS` in this process: (exit status, what stderr says)."""
+
+    def run(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            status = ended.code
+        return status, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """A config file over a corpus of number words in `tmp_path / "corpus"`."""
+    write_corpus(tmp_path / "corpus")
+    return write_config_file(tmp_path / "small.py", tmp_path / "corpus", tmp_path / "cache")
+
+
+def assert_refused(outcome, *words):
+    status, err = outcome
+    assert status == 2
+    message = err.rpartition("error: ")[2]
+    assert "Traceback" not in err and len(message) < 600
+    for word in words:
+        assert str(word) in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        (
+            "--config.model.d_modl=5",
+            ["--config.model.d_modl does not exist", "config.model.d_model"],
+        ),
+        ("--config.modle.d_model=5", ["--config.modle.d_model does not exist", "config.model.d_"]),
+        ("--config.model.d_model=wide", ["--config.model.d_model=wide", "not int", "1000"]),
+        ("--config.model.d_model=30", ["model.d_model=30", "num_heads=4", "nearest: 5"]),
+        ("--config.model.dropout_rate=2", ["model.dropout_rate=2.0", "between 0 and 0.99"]),
+        ("--config.model.remat=maybe", ["--config.model.remat=maybe", "use true or false"]),
+        ("--config.model=5", ["--config.model is a section", "--config.model."]),
+        ("--config.model.vocab_size=99", ["--config.model.vocab_size", "tokenizer.vocab_size"]),
+        ("--config.data.root", ["--config.data.root has no value", "write --config.data.root="]),
+        ("--config=configs/pokcet.py", ["configs/pokcet.py: no such file", "configs/pocket.py"]),
+        ("--config=nowhere/pocket.py", ["nowhere/pocket.py: no such file", "no config file in"]),
+        ("--workdri=x", ["workdri", "Did you mean: workdir"]),
+        ("--config.data.source=text", ["data.root is empty", "folder of the files"]),
+        ("--config.data.target_language=de", ["data.target_language='de'", "use en and fr"]),
+        ("--config.mesh.data=3", ["mesh.data=3", "does not fill 8 devices", "set one axis to -1"]),
+    ],
+)
+def test_flags(run_train, tmp_path, flag, words):
+    assert_refused(run_train(f"--workdir={tmp_path / 'run'}", flag), *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("Config(model=TransformerConfig(d_model=30)).to_config_dict()",
+         ["/own.py: model.d_model=30", "num_heads=8", "nearest: 10"]),
+        ("ml_collections.ConfigDict({'model': {'d_modl': 4}})",
+         ["config.model.d_modl does not exist", "config.model.d_model"]),
+        ("ml_collections.ConfigDict({'seed': 'one'})", ["config.seed='one'", "expected int"]),
+    ],
+)  # fmt: skip
+def test_config_files(run_train, tmp_path, body, words):
+    (tmp_path / "own.py").write_text(
+        "import ml_collections\n\nfrom jaxformer.config import Config, TransformerConfig\n\n\n"
+        f"def get_config():\n    return {body}\n"
+    )
+    outcome = run_train(f"--config={tmp_path / 'own.py'}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, *words)
+
+
+def test_missing_files(run_train, config_file, tmp_path):
+    (tmp_path / "corpus" / "train.fr").unlink()
+    outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, "data.train='train'", "train.en and train.fr", "train (en)")
+    outcome = run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}", "--config.data.root=no/where"
+    )
+    assert_refused(outcome, "data.root='no/where' is not a folder")
+    outcome = run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
+        "--config.tokenizer.model_file=no.model", "--config.data.train=valid",
+    )  # fmt: skip
+    assert_refused(outcome, "no.model: no tokenizer can be read: No such file")
+
+
+def test_unequal_line_counts(run_train, config_file, tmp_path):
+    with open(tmp_path / "corpus" / "train.fr", "ab") as file:
+        file.write(b"un\ndeux\n")
+    outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, "train.en has 400 lines", "train.fr has 402", "line n")
+
+
+def test_text_that_is_not_utf8(run_train, config_file, tmp_path):
+    path = tmp_path / "corpus" / "train.fr"
+    lines = path.read_bytes().split(b"\n")
+    lines[6] = "zéro".encode("latin-1")
+    path.write_bytes(b"\n".join(lines))
+    outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, f"{path}, line 7: not UTF-8", "0xE9", "iconv -f LATIN1 -t UTF-8")
+
+
+@pytest.mark.parametrize(("content", "word"), [(b"", "are empty"), (b" \n\n", "blank lines only")])
+def test_an_empty_corpus(run_train, config_file, tmp_path, content, word):
+    for suffix in ("en", "fr"):
+        (tmp_path / "corpus" / f"train.{suffix}").write_bytes(content)
+    outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, word)
+
+
+def test_a_corpus_of_which_nothing_is_left(run_train, config_file, tmp_path):
+    outcome = run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}", "--config.data.max_length=2"
+    )
+    assert_refused(outcome, "no pair of", "400 over data.max_length=2", "raise data.max_length")
+
+
+def test_a_vocabulary_larger_than_the_text_allows(run_train, config_file, tmp_path):
+    outcome = run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
+        "--config.tokenizer.vocab_size=9000",
+    )  # fmt: skip
+    assert_refused(outcome, "tokenizer.vocab_size=9000", "800 sentences", "largest possible value")
+
+
+def test_a_batch_too_small_for_the_devices(run_train, config_file, tmp_path):
+    outcome = run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
+        "--config.data.tokens_per_batch=16", "--config.optimizer.accumulation_steps=2",
+    )  # fmt: skip
+    assert_refused(outcome, "data.tokens_per_batch=16 is too small for 16 row(s)", "raise it to")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.model.d_model=64", ["model.d_model: 32 -> 64"]),
+        ("--config.tokenizer.vocab_size=300", ["tokenizer.vocab_size: 350 -> 300"]),
+        ("--config.optimizer.ema_decay=0.9", ["optimizer.ema_decay: 0.0 -> 0.9"]),
+    ],
+)
+def test_a_workdir_of_another_model(run_train, small_run, tmp_path, flag, words):
+    file = write_config_file(tmp_path / "c.py", small_run.corpus, small_run.config.data.cache_dir)
+    stored = (small_run.workdir / "config.json").read_bytes()
+    outcome = run_train(f"--config={file}", f"--workdir={small_run.workdir}", flag)
+    repair = "choose another --workdir, or go back to the old values"
+    assert_refused(outcome, f"{small_run.workdir} holds a run with another", *words, repair)
+    assert (small_run.workdir / "config.json").read_bytes() == stored
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", ["config.json: not valid JSON"]),
+        ("import os", ["config.json: not valid JSON"]),
+        ('{"model": {"layers": 2}}', ["config.json.model.layers does not exist; nearest: "]),
+        ('{"model": {"d_model": "wide"}}', ["d_model='wide' has the wrong type str"]),
+    ],
+)
+def test_a_damaged_workdir(run_train, run_command, config_file, tmp_path, content, words):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(content)
+    outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
+    assert_refused(outcome, *words)
+    for command in ("translate", "evaluate", "average"):
+        extra = ["--last=1"] if command == "average" else []
+        assert_refused(run_command(command, f"--workdir={tmp_path / 'run'}", *extra), *words)
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "average"])
+def test_commands_without_a_checkpoint(run_command, small_run, tmp_path, command):
+    extra = ["--last=1"] if command == "average" else []
+    outcome = run_command(command, f"--workdir={tmp_path}", *extra)
+    assert_refused(outcome, f"{tmp_path} is not the workdir of a run", "python train.py --workdir=")
+    for name in ("config.json", "tokenizer.model"):
+        shutil.copy(small_run.workdir / name, tmp_path)
+    outcome = run_command(command, f"--workdir={tmp_path}", *extra)
+    words = "holds 0 checkpoints" if command == "average" else "holds no checkpoint; train first"
+    assert_refused(outcome, f"{tmp_path}/checkpoints", words)
+
+
+def test_checkpoints_of_another_model(run_command, small_run, tmp_path):
+    shutil.copytree(small_run.workdir, tmp_path / "run")
+    text = (tmp_path / "run" / "config.json").read_text()
+    wider = text.replace('"d_ff": 64', '"d_ff": 48')
+    assert wider != text
+    (tmp_path / "run" / "config.json").write_text(wider)
+    outcome = run_command("translate", f"--workdir={tmp_path / 'run'}", f"--input={__file__}")
+    name = "decoder/layer_0/feed_forward/inner/kernel: (32, 64) instead of (32, 48)"
+    assert_refused(outcome, "does not hold this model's parameters", name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["translate", "--checkpoint=7"],
+         ["--checkpoint=7 is not in", "there are: best, latest, 20, 40"]),
+        (["translate", "--input=no.txt"], ["no.txt: no such file"]),
+        (["translate", "--input={latin}"], ["latin.txt, line 2: not UTF-8", "iconv"]),
+        (["translate", "--input={latin}", "--output=no/where.txt"],
+         ["--output=no/where.txt: cannot be written: No such file"]),
+        (["translate", "--top_beams=5"], ["--top_beams=5 of 3 beams", "larger --beam_size"]),
+        (["translate", "--greedy", "--top_beams=2"], ["--top_beams=2 of 1 beams"]),
+        (["translate", "--beam_size=0"], ["decoding.beam_size=0 must be at least 1"]),
+        (["translate", "--max_length=0"], ["decoding.max_length_extra=0 must be at least 1"]),
+        (["translate", "--greedy", "--beam_size=2"], ["not allowed with argument --greedy"]),
+        (["translate", "--beam=2"], ["unrecognized arguments: --beam=2"]),
+        (["translate", "--length_penalty=none"], ["invalid choice: 'none'", "gnmt", "power"]),
+        (["evaluate", "--split=testing"], ["--split=testing", "train, validation, test"]),
+        (["evaluate", "--source={latin}"], ["both --source and --reference"]),
+        (["evaluate", "--split=test", "--source=a", "--reference=b"], ["either --split, or both"]),
+        (["evaluate", "--source=no.en", "--reference=no.fr"], ["no.en: no such file"]),
+        (["evaluate", "--source={latin}", "--reference={one}"],
+         ["latin.txt has 3 lines", "one.txt has 1"]),
+        (["evaluate", "--tokenize=13b"], ["tokenize='13b'", "nearest: 13a"]),
+        (["average", "--last=9"], ["--last=9", "holds 6 checkpoints", "training.keep_checkpoints"]),
+        (["average", "--best=4"], ["--best=4", "3 checkpoints evaluated for bleu"]),
+        (["average"], ["one of the arguments --last --best is required"]),
+    ],
+)  # fmt: skip
+def test_flags_of_commands(run_command, small_run, tmp_path, arguments, words):
+    (tmp_path / "latin.txt").write_bytes(b"one\nz\xe9ro\ntwo\n")
+    (tmp_path / "one.txt").write_bytes(b"one\n")
+    names = {"latin": tmp_path / "latin.txt", "one": tmp_path / "one.txt"}
+    command, *flags = [argument.format(**names) for argument in arguments]
+    assert_refused(run_command(command, f"--workdir={small_run.workdir}", *flags), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tranlate"], ["invalid choice: 'tranlate'", "translate", "evaluate", "average"]),
+        ([], ["the following arguments are required: command"]),
+        (["translate"], ["the following arguments are required: --workdir"]),
+    ],
+)
+def test_unknown_commands(run_command, arguments, words):
+    assert_refused(run_command(*arguments), *words)
+
+
+def test_odd_line_breaks_keep_the_corpus_aligned(run_train, config_file, tmp_path, monkeypatch):
+    odd = ["one\u2028two", "one\rtwo", "one\x00two", "one two\r", "one\x85two", "one\x0btwo"]
+    pairs = [(line, line.replace("one", "un").replace("two", "deux")) for line in odd]
+    write_pairs(tmp_path / "corpus", "train", number_pairs(300, 1) + pairs)
+    write_pairs(tmp_path / "corpus", "valid", pairs + [("three four", "trois quatre")])
+    caught = []
+    monkeypatch.setattr("jaxformer.training.loop.train", lambda *a: caught.append(a) or Done)
+    assert run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")[0] == 0
+    run = prepare_run(caught[0][0], tmp_path / "run")
+    source, target = run.tokenizers
+    assert (run.corpus.report.read, run.corpus.report.kept) == (306, 306)
+    for index in range(300, 306):
+        ids = [side.tolist()[:-1] for side in run.corpus.pair(index)]
+        english, french = source.decode([ids[0]])[0], target.decode([ids[1]])[0]
+        assert english == odd[index - 300].removesuffix("\r")
+        assert french == english.replace("one", "un").replace("two", "deux")
+    assert run.validation.pairs[-1] == ("three four", "trois quatre")
+    assert len(run.validation.pairs) == 7
+
+
+class Done:
+    """What a finished `train` returns, as far as train.py looks."""
+
+    exit_status = 0

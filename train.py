@@ -1,0 +1,75 @@
+"""Train a Transformer: python train.py [--config=FILE] [--workdir=DIR] [--config.field=value].
+
+With no flags it trains the built-in English-French corpus in runs/pocket. The same command again
+goes on from the last checkpoint.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from jaxformer.config import Config
+from jaxformer.errors import InputError
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pocket.py"
+_CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,  # parse_flags names the default: one given here is read, flags and all, before any check
+    "File whose get_config() describes the run; configs/pocket.py if not given.",
+    lock_config=True,
+)
+_WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run; runs/<config name> if empty.")
+
+
+def parse_flags(arguments: list[str]) -> list[str]:
+    """Parse the command line; whatever is wrong with it is said in one line, with exit status 2."""
+    from jaxformer.commands.config_overrides import check_arguments
+
+    try:
+        check_arguments(arguments[1:])
+        names = [a.lstrip("-").partition("=")[0] for a in arguments[1:] if a.startswith("-")]
+        default = [] if "config" in names else [f"--config={DEFAULT_CONFIG}"]
+        return flags.FLAGS([arguments[0], *default, *arguments[1:]])
+    except (InputError, flags.Error) as error:
+        sys.exit(report(error))
+
+
+def report(error: Exception) -> int:
+    print(f"error: {describe(error)}", file=sys.stderr)
+    return 2
+
+
+def describe(error: Exception) -> str:
+    """The message of an error; absl hides that of a config file in a traceback."""
+    cause: BaseException = error
+    while cause.__context__ is not None:
+        cause = cause.__context__
+    if isinstance(error, flags.IllegalFlagValueError) and isinstance(cause, InputError):
+        flag = str(error).partition(": ")[0].removeprefix("flag ")
+        return f"{flag}: {cause}"
+    return str(error)
+
+
+def main(_: list[str]) -> int:
+    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.training.loop import train
+
+    logging.set_verbosity(logging.WARNING)
+    name = Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
+    try:
+        config = Config.from_dict(_CONFIG.value.to_dict())
+        configure_backend()
+        return train(config, _WORKDIR.value or Path("runs") / name).exit_status
+    except InputError as error:
+        return report(error)
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=parse_flags)
