@@ -10,14 +10,13 @@ from typing import BinaryIO
 
 import numpy as np
 
-from jaxformer.config import DataConfig
+from jaxformer.config import DataConfig, cache_folder
 from jaxformer.errors import InputError
 
 
 def cache_directory(config: DataConfig) -> Path:
     """Where tokenised corpora live: data.cache_dir, JAXFORMER_CACHE or ~/.cache/jaxformer."""
-    named = config.cache_dir or os.environ.get("JAXFORMER_CACHE", "")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "jaxformer"
+    return Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
 
 
 def append(file: BinaryIO, values: np.ndarray) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import jax
+
+from jaxformer.config import cache_folder
 
 
 def configure_backend() -> None:
@@ -20,7 +21,5 @@ def configure_backend() -> None:
         os.environ.setdefault("PJRT_NPROC", "64")
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    root = os.environ.get("JAXFORMER_CACHE", "")
-    folder = (Path(root).expanduser() if root else Path.home() / ".cache" / "jaxformer") / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

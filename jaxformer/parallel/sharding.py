@@ -88,13 +88,18 @@ def parameter_shardings(params: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, params)
 
 
-def place_like_parameters(params: Any, mesh: Mesh) -> Any:
-    """`ShapeDtypeStruct`s that say where each parameter lives on the mesh."""
+def with_shardings(shapes: Any, shardings: Any) -> Any:
+    """`ShapeDtypeStruct`s of a tree of shapes that also say where each array lives."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        params,
-        parameter_shardings(params, mesh),
+        shapes,
+        shardings,
     )
+
+
+def place_like_parameters(params: Any, mesh: Mesh) -> Any:
+    """`ShapeDtypeStruct`s that say where each parameter lives on the mesh."""
+    return with_shardings(params, parameter_shardings(params, mesh))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -58,12 +58,10 @@ def check_special_ids(source: Tokenizer, target: Tokenizer) -> None:
         )
 
 
-def with_vocabularies(config: Config, source: Tokenizer, target: Tokenizer) -> Config:
-    """The configuration with the model's vocabulary sizes taken from the tokenizers."""
+def with_vocabularies(config: Config, vocab_size: int, target_vocab_size: int) -> Config:
+    """The configuration with the model's vocabulary sizes filled in; target 0: shared."""
     model = dataclasses.replace(
-        config.model,
-        vocab_size=source.vocab_size,
-        target_vocab_size=0 if config.tokenizer.joint else target.vocab_size,
+        config.model, vocab_size=vocab_size, target_vocab_size=target_vocab_size
     )
     return dataclasses.replace(config, model=model)
 
@@ -85,18 +83,12 @@ def prepare_run(config: Config, path: Path) -> Run:
             )
     if workdir.config_file.is_file():
         stored = workdir.load_config().model
-        config = dataclasses.replace(
-            config,
-            model=dataclasses.replace(
-                config.model,
-                vocab_size=stored.vocab_size,
-                target_vocab_size=stored.target_vocab_size,
-            ),
-        )
+        config = with_vocabularies(config, stored.vocab_size, stored.target_vocab_size)
         workdir.check_config(config)
     tokenizers = load_or_train(config.tokenizer, source, path)
     check_special_ids(*tokenizers)
-    config = with_vocabularies(config, *tokenizers)
+    sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
+    config = with_vocabularies(config, sizes[0], 0 if config.tokenizer.joint else sizes[1])
     for line in workdir.store_config(config):
         log(f"changed since the last start: {line}")
     corpus = prepare_corpus(source, "train", *tokenizers, config.data, filters=True, progress=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated
+from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated, with_shardings
 
 
 class TrainState(NamedTuple):
@@ -73,11 +73,7 @@ def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
 def abstract_state(init, mesh: Mesh) -> TrainState:
     """Shapes, dtypes and shardings of the state, without computing it."""
     shapes = jax.eval_shape(init, jax.random.key(0))
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        shapes,
-        state_shardings(shapes, mesh),
-    )
+    return with_shardings(shapes, state_shardings(shapes, mesh))
 
 
 def create_state(init, key: jax.Array, mesh: Mesh) -> TrainState:
