@@ -101,7 +101,7 @@ def prepare_jaxformer(shape: Shape) -> Trainer:
     import jax
 
     import jaxformer
-    from jaxformer.config import MeshConfig, OptimizerConfig
+    from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.parallel.sharding import shard_batch
     from jaxformer.tasks.translation import Translation
@@ -114,13 +114,12 @@ def prepare_jaxformer(shape: Shape) -> Trainer:
     optimizer = make_optimizer(
         settings, make_schedule(settings, d_model=shape.d_model, num_steps=1)
     )
+    training = TrainingConfig(label_smoothing=LABEL_SMOOTHING)
     mesh = make_mesh(MeshConfig())
     init = make_init(task, optimizer, ema=False)
     state = create_state(init, jax.random.key(0), mesh)
     abstract = abstract_state(init, mesh)
-    train_step = make_train_step(
-        task, optimizer, settings, label_smoothing=LABEL_SMOOTHING, mesh=mesh, abstract=abstract
-    )
+    train_step = make_train_step(task, optimizer, settings, training, mesh=mesh, abstract=abstract)
     batch = shard_batch(random_batch(shape), mesh)
     key = jax.random.key(1)
 

@@ -129,6 +129,8 @@ class TrainingConfig:
     num_steps: int = 100_000  # optimizer updates in all
     max_seconds: float = 0.0  # of wall clock for this start; saved and ended after it; 0: no limit
     label_smoothing: float = 0.1  # epsilon / V on every piece (paper 5.4)
+    r_drop_alpha: float = 0.0  # R-Drop: two passes a sentence, their divergence weighted; 0: off
+    loss_chunk_tokens: int = 0  # tokens whose logits are held at a time; 0: chosen by device
     log_every: int = 100  # steps
     eval_every: int = 1000  # steps
     save_every: int = 1000  # steps
@@ -154,6 +156,8 @@ class TrainingConfig:
         for name in ("max_seconds", "patience", "eval_sentences", "num_samples"):
             check_range(f"training.{name}", getattr(self, name), 0)
         check_range("training.label_smoothing", self.label_smoothing, 0.0, 0.9)
+        check_range("training.r_drop_alpha", self.r_drop_alpha, 0.0)
+        check_range("training.loss_chunk_tokens", self.loss_chunk_tokens, 0)
         check_choice("training.best_metric", self.best_metric, ("bleu", "chrf", "accuracy", "loss"))
 
 

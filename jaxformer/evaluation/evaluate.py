@@ -118,7 +118,9 @@ class Evaluator:
         self.mesh = mesh
         smoothing = config.training.label_smoothing
         self._eval_step = jax.jit(
-            lambda params, batch: task.loss_sums(params, batch, label_smoothing=smoothing),
+            lambda params, batch: task.loss_sums(
+                params, batch, label_smoothing=smoothing, mesh=mesh
+            ),
             in_shardings=(parameter_shardings(params, mesh), batch_sharding(mesh)),
             out_shardings=replicated(mesh),
         )

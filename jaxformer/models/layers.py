@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.ops.attention import dot_product_attention
+from jaxformer.ops.dense import dense
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import LayerCache, cache_mask, write_cache
+from jaxformer.ops.layer_norm import layer_norm
 from jaxformer.ops.masks import combine_masks
 from jaxformer.ops.positions import apply_rotary
 
@@ -21,6 +23,42 @@ NORM_EPSILON = 1e-6
 glorot_uniform = nn.initializers.glorot_uniform()
 # Query, key and value are drawn as parts of one [D, 3D] matrix, whose Glorot range is narrower.
 query_key_value_init = nn.initializers.variance_scaling(0.5, "fan_avg", "uniform")
+
+
+class Dense(nn.Module):
+    """`x W + b` on the last axis: parameters `kernel [D, F]` and, with `use_bias`, `bias [F]`."""
+
+    features: int
+    use_bias: bool = True
+    kernel_init: Any = glorot_uniform
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[..., D]` to `[..., F]`."""
+        shape = (x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        y = dense(x.astype(self.dtype), kernel.astype(self.dtype))
+        if not self.use_bias:
+            return y
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+        return y + bias.astype(self.dtype).reshape((1,) * (y.ndim - 1) + bias.shape)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the last axis: parameters `scale [D]` and `bias [D]`."""
+
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `[..., D]` to `[..., D]`."""
+        width = (x.shape[-1],)
+        scale = self.param("scale", nn.initializers.ones, width, self.param_dtype)
+        bias = self.param("bias", nn.initializers.zeros, width, self.param_dtype)
+        return layer_norm(x.astype(self.dtype), scale, bias, NORM_EPSILON)
 
 
 class MultiHeadAttention(nn.Module):
@@ -50,8 +88,8 @@ class MultiHeadAttention(nn.Module):
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}"
             )
 
-        def dense(kernel_init) -> nn.Dense:
-            return nn.Dense(
+        def projection(kernel_init) -> Dense:
+            return Dense(
                 self.d_model,
                 use_bias=self.use_bias,
                 kernel_init=kernel_init,
@@ -59,8 +97,8 @@ class MultiHeadAttention(nn.Module):
                 param_dtype=self.param_dtype,
             )
 
-        self.query, self.key, self.value = (dense(query_key_value_init) for _ in range(3))
-        self.out = dense(glorot_uniform)
+        self.query, self.key, self.value = (projection(query_key_value_init) for _ in range(3))
+        self.out = projection(glorot_uniform)
 
     def __call__(
         self,
@@ -172,24 +210,23 @@ class FeedForward(nn.Module):
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
         """Map `[B, T, D]` to `[B, T, D]`."""
 
-        def dense(name: str, features: int, values: jax.Array) -> jax.Array:
-            return nn.Dense(
+        def affine(name: str, features: int, values: jax.Array) -> jax.Array:
+            return Dense(
                 features,
-                kernel_init=glorot_uniform,
                 dtype=self.dtype,
                 param_dtype=self.param_dtype,
                 name=name,
             )(values)
 
         activate = ACTIVATION_FUNCTIONS[self.activation]
-        hidden = dense("inner", self.d_ff, x)
+        hidden = affine("inner", self.d_ff, x)
         if self.activation.endswith("glu"):
-            hidden = activate(dense("gate", self.d_ff, x)) * hidden
+            hidden = activate(affine("gate", self.d_ff, x)) * hidden
         else:
             hidden = activate(hidden)
         if not deterministic and self.dropout_rate > 0.0:
             hidden = dropout(hidden, self.dropout_rate, self.make_rng("dropout"))
-        return dense("outer", x.shape[-1], hidden)
+        return affine("outer", x.shape[-1], hidden)
 
 
 class LayerContext(NamedTuple):
@@ -243,17 +280,17 @@ class TransformerLayer(nn.Module):
             )
 
         self.self_attention = attention(rotary=config.positions == "rotary")
-        self.self_attention_norm = nn.LayerNorm(epsilon=NORM_EPSILON, **dtypes)
+        self.self_attention_norm = LayerNorm(**dtypes)
         if self.attends_encoder:
             self.cross_attention = attention(rotary=False)
-            self.cross_attention_norm = nn.LayerNorm(epsilon=NORM_EPSILON, **dtypes)
+            self.cross_attention_norm = LayerNorm(**dtypes)
         self.feed_forward = FeedForward(
             d_ff=config.d_ff,
             activation=config.activation,
             dropout_rate=config.activation_dropout_rate,
             **dtypes,
         )
-        self.feed_forward_norm = nn.LayerNorm(epsilon=NORM_EPSILON, **dtypes)
+        self.feed_forward_norm = LayerNorm(**dtypes)
 
     def __call__(
         self,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.model_config import TransformerConfig
-from jaxformer.models.layers import NORM_EPSILON, LayerContext, LayerOutputs, TransformerLayer
+from jaxformer.models.layers import LayerContext, LayerNorm, LayerOutputs, TransformerLayer
 
 
 class TransformerStack(nn.Module):
@@ -29,8 +29,7 @@ class TransformerStack(nn.Module):
         else:
             self.layer = [layer() for _ in range(self.num_layers)]
         if self.config.norm == "pre":
-            self.final_norm = nn.LayerNorm(
-                epsilon=NORM_EPSILON,
+            self.final_norm = LayerNorm(
                 dtype=jnp.dtype(self.config.dtype),
                 param_dtype=jnp.dtype(self.config.param_dtype),
             )

@@ -89,6 +89,7 @@ class Transformer(nn.Module):
         targets_positions: jax.Array | None = None,
         deterministic: bool = True,
         return_attention: bool = False,
+        project: bool = True,
     ):
         """Teacher-forced logits of every target position.
 
@@ -102,6 +103,8 @@ class Transformer(nn.Module):
           targets_positions: int32 `[B, T]`.
           deterministic: no dropout; else give `rngs={"dropout": key}` to `apply`.
           return_attention: also return `AttentionWeights`.
+          project: False: the decoder's states `[B, T, D]` instead of the logits, which are their
+            product with `output_table(params)`.
 
         Returns:
           Logits `[B, T, V]`, or the pair (logits, `AttentionWeights`).
@@ -121,6 +124,7 @@ class Transformer(nn.Module):
             inputs_segments=inputs_segments,
             targets_segments=targets_segments,
             targets_positions=targets_positions,
+            project=project,
             **modes,
         )
         return (logits, weights._replace(encoder=encoder_weights)) if return_attention else logits
@@ -165,6 +169,7 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         deterministic: bool = True,
         return_attention: bool = False,
+        project: bool = True,
     ) -> tuple[jax.Array, KVCache | None, AttentionWeights]:
         """Logits of T target positions: all at once, or the next T after those in `cache`.
 
@@ -178,6 +183,7 @@ class Transformer(nn.Module):
           cache: from `init_cache` or an earlier call.
           deterministic: no dropout.
           return_attention: also return the weights of both attentions.
+          project: False: states `[B, T, D]` instead of logits.
 
         Returns:
           `(logits [B, T, V], new cache or None, AttentionWeights)`; the weights are None unless
@@ -212,7 +218,17 @@ class Transformer(nn.Module):
         if cache is not None:
             cache = cache._replace(self_attention=outputs.cache, index=cache.index + length)
         weights = AttentionWeights(None, outputs.self_weights, outputs.cross_weights)
-        return self._project(x), cache, weights
+        return self._project(x) if project else x, cache, weights
+
+    def output_table(self, params: dict) -> jax.Array:
+        """The matrix `[V, D]` of the output projection in `params`, in the dtype of computation."""
+        if not self.config.tie_embeddings:
+            table = params["output_projection"]["kernel"].T
+        elif self.config.shares_vocabulary:
+            table = params["token_embedding"]["embedding"]
+        else:
+            table = params["target_embedding"]["embedding"]
+        return table.astype(self.config.dtype)
 
     def init_cache(
         self,

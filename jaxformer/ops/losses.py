@@ -88,3 +88,18 @@ def label_smoothed_cross_entropy(
       `TokenLosses`; `correct` has no gradient.
     """
     return _token_losses(logits, targets, label_smoothing)
+
+
+def symmetric_divergence(logits: jax.Array, others: jax.Array) -> jax.Array:
+    """`KL(p | q) + KL(q | p) = sum_v (p_v - q_v) (log p_v - log q_v)` of two softmaxes, in nats.
+
+    Args:
+      logits: floating `[..., V]` of p.
+      others: floating `[..., V]` of q.
+
+    Returns:
+      float32 `[...]`.
+    """
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+    log_q = jax.nn.log_softmax(others.astype(jnp.float32))
+    return jnp.sum((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q), axis=-1)

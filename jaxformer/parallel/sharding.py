@@ -38,7 +38,8 @@ LOGICAL_TO_MESH = {
     "layers": None,
 }
 
-BATCH_SPEC = PartitionSpec(("data", "fsdp"))
+BATCH_AXES = ("data", "fsdp")
+BATCH_SPEC = PartitionSpec(BATCH_AXES)
 
 
 def path_name(path: tuple[Any, ...]) -> str:

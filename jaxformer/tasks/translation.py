@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.transformer import Transformer
-from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
+from jaxformer.ops.chunked_loss import automatic_chunk_tokens, chunked_loss_sums
+from jaxformer.ops.losses import (
+    label_smoothed_cross_entropy,
+    shift_right,
+    symmetric_divergence,
+)
+from jaxformer.parallel.mesh import batch_parts
+from jaxformer.parallel.sharding import BATCH_AXES
 
 
 class Translation:
@@ -36,39 +44,66 @@ class Translation:
         *,
         label_smoothing: float = 0.0,
         dropout_key: jax.Array | None = None,
+        r_drop_alpha: float = 0.0,
+        chunk_tokens: int = 0,
+        mesh: Mesh | None = None,
     ) -> dict[str, jax.Array]:
-        """Sums over the target tokens of a batch, float32 scalars.
+        """Sums over the target tokens of a batch, float32 scalars; only `loss` has a gradient.
+
+        With dropout and `r_drop_alpha` a > 0 (R-Drop, Liang et al. 2021) each row goes through the
+        model twice, with dropout of its own, and the loss of a token is
+        `(L_1 + L_2) / 2 + a / 4 (KL(p_1 | p_2) + KL(p_2 | p_1))`: the paper's, halved.
 
         Args:
           params: of the model.
           batch: `inputs [B, S]`, `targets [B, T]`, and for packed rows segments and positions.
           label_smoothing: eps of the loss.
           dropout_key: None: no dropout.
+          r_drop_alpha: weight of the divergence; 0: one pass.
+          chunk_tokens: tokens whose logits are held at a time; 0: by the device and the vocabulary.
+          mesh: on which the rows are cut.
 
         Returns:
           `loss` (smoothed, nats), `nll` (nats), `correct` (tokens) and `tokens`.
         """
+        passes = 2 if r_drop_alpha > 0.0 and dropout_key is not None else 1
         targets = batch["targets"]
-        packed = {
-            name: batch[name]
-            for name in (
-                "inputs_segments",
-                "inputs_positions",
-                "targets_segments",
-                "targets_positions",
-            )
-            if name in batch
-        }
-        logits = self.model.apply(
+        repeated = {name: jnp.repeat(x, passes, axis=0) for name, x in batch.items()}
+        packed = {name: x for name, x in repeated.items() if name not in ("inputs", "targets")}
+        states = self.model.apply(
             {"params": params},
-            batch["inputs"],
-            shift_right(targets, self.bos_id, packed.get("targets_positions")),
-            inputs_mask=None if packed else batch["inputs"] != self.pad_id,
+            repeated["inputs"],
+            shift_right(repeated["targets"], self.bos_id, packed.get("targets_positions")),
+            inputs_mask=None if packed else repeated["inputs"] != self.pad_id,
             **packed,
             deterministic=dropout_key is None,
             rngs=None if dropout_key is None else {"dropout": dropout_key},
+            project=False,
         )
-        losses = label_smoothed_cross_entropy(logits, targets, label_smoothing)
+        if passes == 2:
+            states = states.reshape(-1, 2, *states.shape[1:]).swapaxes(1, 2)  # [B, T, 2, D]
+        table = self.model.output_table(params)
+
+        def token_sums(logits, arguments):  # [C, V], or [C, 2, V]
+            targets = arguments["targets"]
+            if passes == 2:
+                targets = jnp.repeat(targets[:, None], 2, axis=1)
+            losses = label_smoothed_cross_entropy(logits, targets, label_smoothing)._asdict()
+            if passes == 2:
+                losses = {name: jnp.mean(value, axis=1) for name, value in losses.items()}
+                divergence = symmetric_divergence(logits[:, 0], logits[:, 1])
+                losses["loss"] += 0.25 * r_drop_alpha * divergence
+            return {name: jnp.sum(value * arguments["weights"]) for name, value in losses.items()}
+
+        platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
         weights = (targets != self.pad_id).astype(jnp.float32)
-        sums = {name: jnp.sum(value * weights) for name, value in losses._asdict().items()}
+        sums = chunked_loss_sums(
+            token_sums,
+            states,
+            table,
+            {"targets": targets, "weights": weights},
+            chunk_tokens=chunk_tokens or automatic_chunk_tokens(*table.shape, platform),
+            mesh=mesh,
+            batch_axes=BATCH_AXES if mesh is not None and batch_parts(mesh) > 1 else (),
+        )
         return sums | {"tokens": jnp.sum(weights)}

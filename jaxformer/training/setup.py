@@ -119,7 +119,7 @@ def prepare_run(config: Config, path: Path) -> Run:
             task,
             optimizer,
             config.optimizer,
-            label_smoothing=config.training.label_smoothing,
+            config.training,
             mesh=mesh,
             abstract=abstract,
         ),

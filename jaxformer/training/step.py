@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jaxformer.config import OptimizerConfig
+from jaxformer.config import OptimizerConfig, TrainingConfig
 from jaxformer.parallel.sharding import batch_sharding, replicated
 from jaxformer.training.state import TrainState, state_shardings
 
@@ -42,8 +42,8 @@ def make_train_step(
     task,
     optimizer: optax.GradientTransformation,
     config: OptimizerConfig,
+    training: TrainingConfig,
     *,
-    label_smoothing: float,
     mesh: Mesh,
     abstract: TrainState,
 ):
@@ -54,7 +54,15 @@ def make_train_step(
     """
 
     def loss_fn(params, batch, key):
-        sums = task.loss_sums(params, batch, label_smoothing=label_smoothing, dropout_key=key)
+        sums = task.loss_sums(
+            params,
+            batch,
+            label_smoothing=training.label_smoothing,
+            dropout_key=key,
+            r_drop_alpha=training.r_drop_alpha,
+            chunk_tokens=training.loss_chunk_tokens,
+            mesh=mesh,
+        )
         return sums["loss"], sums
 
     def train_step(state: TrainState, batch, key):

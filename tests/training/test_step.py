@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.config import MeshConfig, OptimizerConfig
+from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
@@ -75,7 +75,7 @@ class Run:
             make_task(model),
             self.optimizer,
             config,
-            label_smoothing=SMOOTHING,
+            TrainingConfig(label_smoothing=SMOOTHING),
             mesh=self.mesh,
             abstract=jax.eval_shape(self.init, jax.random.key(0)),
         )

@@ -1,0 +1,175 @@
+"""Vocabulary projection and loss, a chunk of tokens at a time: the logits are never held whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+# Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere
+# enough work for one kernel.
+CHUNK_BYTES = {"cpu": 20 * 2**20}
+ACCELERATOR_CHUNK_BYTES = 512 * 2**20
+
+
+def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:
+    """Tokens in a chunk, for a platform as JAX names it.
+
+    At least `2 d_model`: each chunk adds to the gradient of the whole table, which must stay cheap
+    beside the chunk's products.
+    """
+    tokens = CHUNK_BYTES.get(platform, ACCELERATOR_CHUNK_BYTES) // (4 * vocab_size)
+    return max(1 << max(tokens, 1).bit_length() - 1, 2 * d_model)
+
+
+@jax.custom_vjp
+def project_to_vocabulary(hidden: jax.Array, table: jax.Array) -> jax.Array:
+    """Logits `hidden table^T` in float32, whatever the dtype of the arguments.
+
+    The products of the backward pass take the gradient in the dtype of `hidden`.
+
+    Args:
+      hidden: `[..., D]`.
+      table: `[V, D]`, of the dtype of `hidden`.
+
+    Returns:
+      float32 `[..., V]`.
+    """
+    return jnp.einsum("...D,VD->...V", hidden, table, preferred_element_type=jnp.float32)
+
+
+def _project_forward(hidden, table):
+    return project_to_vocabulary(hidden, table), (hidden, table)
+
+
+def _project_backward(saved, gradient):
+    hidden, table = saved
+    gradient = gradient.astype(hidden.dtype)
+    of_table = jnp.einsum("...V,...D->VD", gradient, hidden, preferred_element_type=jnp.float32)
+    return jnp.einsum("...V,VD->...D", gradient, table), of_table.astype(table.dtype)
+
+
+project_to_vocabulary.defvjp(_project_forward, _project_backward)
+
+
+def chunked_loss_sums(
+    loss_fn: Callable[[jax.Array, Any], dict[str, jax.Array]],
+    hidden: jax.Array,
+    table: jax.Array,
+    arguments: dict[str, jax.Array],
+    *,
+    chunk_tokens: int,
+    mesh: Mesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+) -> dict[str, jax.Array]:
+    """Sums over tokens of a loss on `logits = hidden table^T`, computed chunk by chunk.
+
+    The gradient is computed beside the sums, so that each chunk's logits exist once and are gone
+    with the chunk: `chunk_tokens * V` floats instead of `B T V`. Tokens of weight 0 are put last,
+    and chunks without any other token are not computed at all.
+
+    Args:
+      loss_fn: `(logits [C, ..., V] float32, arguments [C]) -> sums`, float32 scalars by name; the
+        sum `loss` is differentiated. Tokens of weight 0 must add nothing.
+      hidden: `[B, T, ..., D]`, the decoder's output.
+      table: `[V, D]`, the output embedding, in the dtype of `hidden`.
+      arguments: `[B, T]` arrays for `loss_fn`, `weights` among them.
+      chunk_tokens: C, tokens in a chunk on each device.
+      mesh: on which B is cut by `batch_axes`; each device then works through its own tokens, and
+        gradients are summed over devices once, not once a chunk.
+      batch_axes: names of mesh axes.
+
+    Returns:
+      The sums. Only `loss` has a gradient, to `hidden` and `table`.
+    """
+
+    def local_sums(hidden, table, arguments):
+        return _run_chunks(loss_fn, chunk_tokens, hidden, table, arguments, with_gradient=False)
+
+    def local_gradients(hidden, table, arguments):
+        return _run_chunks(loss_fn, chunk_tokens, hidden, table, arguments, with_gradient=True)
+
+    if mesh is not None and batch_axes:
+        rows, whole = PartitionSpec(batch_axes), PartitionSpec()
+        settings = {
+            "mesh": mesh,
+            "in_specs": (rows, whole, rows),
+            "axis_names": set(batch_axes),
+            "check_vma": False,
+        }
+
+        def add_up(tree):
+            return jax.lax.psum(tree, batch_axes)
+
+        def summed_gradients(*operands):
+            sums, (of_hidden, of_table) = local_gradients(*operands)
+            return add_up(sums), (of_hidden, add_up(of_table))
+
+        sums_fn = jax.shard_map(lambda *x: add_up(local_sums(*x)), out_specs=whole, **settings)
+        gradient_fn = jax.shard_map(summed_gradients, out_specs=(whole, (rows, whole)), **settings)
+    else:
+        sums_fn, gradient_fn = local_sums, local_gradients
+
+    @jax.custom_vjp
+    def run(hidden, table, arguments):
+        return sums_fn(hidden, table, arguments)
+
+    def backward(gradients, cotangents):
+        scaled = jax.tree.map(lambda g: g * cotangents["loss"].astype(g.dtype), gradients)
+        return (*scaled, None)
+
+    run.defvjp(gradient_fn, backward)
+    return run(hidden, table, arguments)
+
+
+def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gradient: bool):
+    """Sums of one device's tokens; with their gradients to `hidden` and `table` if asked for."""
+    tokens = arguments["weights"].size
+    chunk = min(chunk_tokens, tokens)
+    room = -(-tokens // chunk) * chunk
+    shape = hidden.shape
+
+    def in_order(x, trailing):
+        x = jnp.pad(x.reshape(tokens, *trailing), [(0, room - tokens)] + [(0, 0)] * len(trailing))
+        return x[order]
+
+    counted = jnp.pad(arguments["weights"].reshape(-1) != 0, (0, room - tokens))
+    order = jnp.argsort(~counted, stable=True)
+    hidden = in_order(hidden, shape[2:])
+    arguments = {name: in_order(value, ()) for name, value in arguments.items()}
+
+    def chunk_sums(hidden, table, arguments):
+        sums = loss_fn(project_to_vocabulary(hidden, table), arguments)
+        return sums["loss"], sums
+
+    def cut(x, index):
+        return jax.lax.dynamic_slice_in_dim(x, index * chunk, chunk)
+
+    def add_chunk(index, carry):
+        total, gradients = carry
+        operands = cut(hidden, index), table, {n: cut(x, index) for n, x in arguments.items()}
+        if with_gradient:
+            (_, sums), new = jax.value_and_grad(chunk_sums, (0, 1), has_aux=True)(*operands)
+            of_hidden = jax.lax.dynamic_update_slice_in_dim(gradients[0], new[0], index * chunk, 0)
+            gradients = of_hidden, gradients[1] + new[1].astype(jnp.float32)
+        else:
+            sums = chunk_sums(*operands)[1]
+        return jax.tree.map(jnp.add, total, sums), gradients
+
+    first = {name: x[:chunk] for name, x in arguments.items()}
+    zeros = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype),
+        jax.eval_shape(chunk_sums, hidden[:chunk], table, first)[1],
+    )
+    gradients = ()
+    if with_gradient:
+        gradients = jnp.zeros_like(hidden), jnp.zeros(table.shape, jnp.float32)
+    chunks = (jnp.sum(counted) + chunk - 1) // chunk
+    sums, gradients = jax.lax.fori_loop(0, chunks, add_chunk, (zeros, gradients))
+    if not with_gradient:
+        return sums
+    of_hidden = gradients[0][jnp.argsort(order)][:tokens].reshape(shape)
+    return sums, (of_hidden, gradients[1].astype(table.dtype))

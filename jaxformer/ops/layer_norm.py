@@ -1,0 +1,56 @@
+"""Layer normalisation (Ba et al. 2016)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    """`scale (x - mean) / sqrt(variance + epsilon) + bias` over the last axis.
+
+    Statistics are float32 whatever the dtype of `x`.
+
+    Args:
+      x: `[..., D]`.
+      scale: `[D]`.
+      bias: `[D]`.
+      epsilon: added to the variance.
+
+    Returns:
+      An array like `x`.
+    """
+    return _normalize(x, scale, bias, epsilon)[0]
+
+
+def _channels(vector: jax.Array, ndim: int) -> jax.Array:
+    """`[D]` as float32 `[1, ..., 1, D]`."""
+    return vector.astype(jnp.float32).reshape((1,) * (ndim - 1) + vector.shape)
+
+
+def _normalize(x, scale, bias, epsilon):
+    wide = x.astype(jnp.float32)
+    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + epsilon)
+    normalized = centred * inverse
+    y = normalized * _channels(scale, x.ndim) + _channels(bias, x.ndim)
+    return y.astype(x.dtype), (normalized.astype(x.dtype), inverse, scale)
+
+
+def _backward(epsilon, saved, gradient):
+    """`dx = (g - mean(g) - n mean(g n)) / deviation` with n normalised and `g = scale dy`."""
+    normalized, inverse, scale = saved
+    wide, n = gradient.astype(jnp.float32), normalized.astype(jnp.float32)
+    tokens = tuple(range(gradient.ndim - 1))
+    of_scale, of_bias = jnp.sum(wide * n, axis=tokens), jnp.sum(wide, axis=tokens)
+    g = wide * _channels(scale, wide.ndim)
+    mean_g = jnp.mean(g, axis=-1, keepdims=True)
+    mean_gn = jnp.mean(g * n, axis=-1, keepdims=True)
+    of_x = (g - mean_g - n * mean_gn) * inverse
+    return of_x.astype(gradient.dtype), of_scale.astype(scale.dtype), of_bias.astype(scale.dtype)
+
+
+layer_norm.defvjp(_normalize, _backward)
