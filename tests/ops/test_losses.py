@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
+from jaxformer.ops.losses import (
+    label_smoothed_cross_entropy,
+    shift_right,
+    symmetric_divergence,
+)
 
 # Probabilities 1/7, 2/7 and 4/7.
 LOGITS = jnp.log(jnp.array([1.0, 2.0, 4.0]))
@@ -94,3 +98,12 @@ def test_shift_right_puts_bos_at_each_packed_sentence():
     targets = jnp.array([[5, 6, 1, 8, 1, 0]], jnp.int32)
     positions = jnp.array([[0, 1, 2, 0, 1, 0]], jnp.int32)
     np.testing.assert_array_equal(shift_right(targets, 2, positions), [[2, 5, 6, 2, 8, 2]])
+
+
+def test_symmetric_divergence_by_hand():
+    others = jnp.log(jnp.array([2.0, 2.0, 4.0])) + 7.0  # 1/4, 1/4, 1/2; a shift changes nothing
+    wanted = (1 / 7 - 1 / 4) * math.log(4 / 7) + (2 / 7 - 1 / 4) * math.log(8 / 7)
+    wanted += (4 / 7 - 1 / 2) * math.log(8 / 7)
+    assert float(symmetric_divergence(LOGITS, others)) == pytest.approx(wanted, abs=1e-6)
+    assert float(symmetric_divergence(others, LOGITS)) == pytest.approx(wanted, abs=1e-6)
+    assert float(symmetric_divergence(LOGITS, LOGITS)) == 0.0

@@ -3,11 +3,13 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
 
 from jaxformer.model_config import TransformerConfig
+from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
 from jaxformer.tasks.translation import Translation
 
 CONFIG = TransformerConfig(
@@ -88,3 +90,41 @@ def test_dropout_needs_a_key(task, sums, parameters_of):
     )
     assert float(dropped["tokens"]) == 10
     assert abs(float(dropped["loss"]) - float(sums["loss"])) > 0.01
+
+
+def test_r_drop_adds_the_divergence_of_two_passes(task, sums, parameters_of):
+    """Against whole logits of the same two passes, gradient included."""
+    batch, key, alpha = {"inputs": INPUTS, "targets": TARGETS}, jax.random.key(3), 5.0
+    inputs, targets = (jnp.repeat(jnp.asarray(ids), 2, axis=0) for ids in (INPUTS, TARGETS))
+
+    def by_definition(params):
+        logits = task.model.apply(
+            {"params": params},
+            inputs,
+            shift_right(targets, BOS),
+            inputs_mask=inputs != PAD,
+            deterministic=False,
+            rngs={"dropout": key},
+        )
+        weights = targets != PAD
+        losses = label_smoothed_cross_entropy(logits, targets, SMOOTHING).loss
+        one, other = jax.nn.log_softmax(logits[0::2]), jax.nn.log_softmax(logits[1::2])
+        forth = jnp.sum(jnp.exp(one) * (one - other), axis=-1)
+        back = jnp.sum(jnp.exp(other) * (other - one), axis=-1)
+        return jnp.sum(losses * weights) / 2 + alpha / 4 * jnp.sum((forth + back) * weights[0::2])
+
+    def by_task(params, **options):
+        options = {"label_smoothing": SMOOTHING, "r_drop_alpha": alpha, "chunk_tokens": 4} | options
+        sums = task.loss_sums(params, batch, **options)
+        return sums["loss"], sums
+
+    params = parameters_of(CONFIG)
+    wanted, wanted_gradient = jax.value_and_grad(by_definition)(params)
+    (loss, found), gradient = jax.value_and_grad(by_task, has_aux=True)(params, dropout_key=key)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-5)
+    assert float(found["tokens"]) == 10 and 0 <= float(found["correct"]) <= 10
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(wanted_gradient), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    plain = by_task(params, dropout_key=key, r_drop_alpha=0.0)[0]
+    assert abs(float(plain) - float(loss)) > 0.1
+    assert float(by_task(params)[0]) == pytest.approx(float(sums["loss"]), rel=1e-6)  # no dropout
