@@ -12,6 +12,7 @@ NORMS = ("post", "pre")
 ACTIVATIONS = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 DTYPES = ("float32", "bfloat16", "float16")
+ATTENTION_IMPLEMENTATIONS = ("auto", "reference", "xla", "cudnn", "splash")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class TransformerConfig:
     activation_dropout_rate: float = 0.0  # inside the feed-forward
     dtype: str = "float32"  # of the computation; softmax, norms and loss stay float32
     param_dtype: str = "float32"  # of the parameters
+    attention_implementation: str = "auto"  # auto, reference, xla, cudnn (GPU) or splash (TPU)
     remat: bool = False  # recompute each layer in the backward pass: less memory, a third more work
     scan_layers: bool = False  # one compiled layer looped over stacked parameters: compiles faster
 
@@ -67,6 +69,11 @@ class TransformerConfig:
         check_choice("model.positions", self.positions, POSITIONS)
         check_choice("model.dtype", self.dtype, DTYPES)
         check_choice("model.param_dtype", self.param_dtype, DTYPES)
+        check_choice(
+            "model.attention_implementation",
+            self.attention_implementation,
+            ATTENTION_IMPLEMENTATIONS,
+        )
         for name in ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"):
             check_range(f"model.{name}", getattr(self, name), 0.0, 0.99)
         if self.positions == "rotary" and self.head_dim % 2:

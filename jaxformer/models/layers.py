@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,55 +11,16 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
-from jaxformer.ops.attention import dot_product_attention
-from jaxformer.ops.dense import dense
+from jaxformer.models.affine import Dense, LayerNorm, glorot_uniform
+from jaxformer.ops.attention_kernels import attend
+from jaxformer.ops.attention_structure import EVERYTHING, AttentionStructure
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import LayerCache, cache_mask, write_cache
-from jaxformer.ops.layer_norm import layer_norm
 from jaxformer.ops.masks import combine_masks
 from jaxformer.ops.positions import apply_rotary
 
-NORM_EPSILON = 1e-6
-
-glorot_uniform = nn.initializers.glorot_uniform()
 # Query, key and value are drawn as parts of one [D, 3D] matrix, whose Glorot range is narrower.
 query_key_value_init = nn.initializers.variance_scaling(0.5, "fan_avg", "uniform")
-
-
-class Dense(nn.Module):
-    """`x W + b` on the last axis: parameters `kernel [D, F]` and, with `use_bias`, `bias [F]`."""
-
-    features: int
-    use_bias: bool = True
-    kernel_init: Any = glorot_uniform
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., D]` to `[..., F]`."""
-        shape = (x.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        y = dense(x.astype(self.dtype), kernel.astype(self.dtype))
-        if not self.use_bias:
-            return y
-        bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
-        return y + bias.astype(self.dtype).reshape((1,) * (y.ndim - 1) + bias.shape)
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation of the last axis: parameters `scale [D]` and `bias [D]`."""
-
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., D]` to `[..., D]`."""
-        width = (x.shape[-1],)
-        scale = self.param("scale", nn.initializers.ones, width, self.param_dtype)
-        bias = self.param("bias", nn.initializers.zeros, width, self.param_dtype)
-        return layer_norm(x.astype(self.dtype), scale, bias, NORM_EPSILON)
 
 
 class MultiHeadAttention(nn.Module):
@@ -70,6 +32,7 @@ class MultiHeadAttention(nn.Module):
       use_bias: biases on the four projections.
       rotary: turn queries and keys by their positions (self-attention only).
       dropout_rate: of the attention weights; random stream `dropout`.
+      implementation: auto, reference, xla, cudnn or splash; see `ops.attention_kernels`.
       dtype: of the computation.
       param_dtype: of the parameters.
     """
@@ -79,6 +42,7 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = False
     rotary: bool = False
     dropout_rate: float = 0.0
+    implementation: str = "auto"
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
 
@@ -106,6 +70,7 @@ class MultiHeadAttention(nn.Module):
         context: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        structure: AttentionStructure = EVERYTHING,
         positions: jax.Array | None = None,
         cache: LayerCache | None = None,
         index: jax.Array | None = None,
@@ -118,6 +83,8 @@ class MultiHeadAttention(nn.Module):
           inputs: `[B, T, D]`.
           context: `[B, S, D]` of cross-attention; None: self-attention.
           mask: bool, broadcastable to `[B, 1, T, S]`, True = may attend.
+          structure: the same by what the mask is, which fused kernels can use; both must allow a
+            key.
           positions: int32 `[B, T]` or `[1, T]`, for rotary; None: 0 .. T - 1.
           cache: with `index`: self-attention over all cached tokens; T new ones are written at
             `index` first. Without `index`: cross-attention to ready keys and values `[B / W, S, N,
@@ -146,12 +113,15 @@ class MultiHeadAttention(nn.Module):
                 cache = write_cache(cache, key, value, index)
                 mask = combine_masks(mask, cache_mask(index, length, cache.key.shape[1]))
                 key, value = cache
+        if mask is not None:
+            structure = dataclasses.replace(structure, mask=combine_masks(mask, structure.mask))
         use_dropout = not deterministic and self.dropout_rate > 0.0
-        attended = dot_product_attention(
+        attended = attend(
             query,
             key.astype(query.dtype),
             value.astype(query.dtype),
-            mask,
+            structure=structure,
+            implementation=self.implementation,
             dropout_rate=self.dropout_rate,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
             return_weights=return_weights,
@@ -233,17 +203,17 @@ class LayerContext(NamedTuple):
     """What the layers of a stack share besides their input; each may be None.
 
     Attributes:
-      self_mask: bool, broadcastable to `[B, 1, T, T]`; left out where a cache masks by itself.
+      self_structure: what self-attention may see; a cache adds its own mask.
       positions: int32 `[B, T]` or `[1, T]`.
       encoded: `[B, S, D]`, the encoder's output, for a decoder without a cache.
-      cross_mask: bool, broadcastable to `[B, 1, T, S]`.
+      cross_structure: what cross-attention may see.
       index: int32 scalar, tokens in the cache so far.
     """
 
-    self_mask: jax.Array | None = None
+    self_structure: AttentionStructure = EVERYTHING
     positions: jax.Array | None = None
     encoded: jax.Array | None = None
-    cross_mask: jax.Array | None = None
+    cross_structure: AttentionStructure = EVERYTHING
     index: jax.Array | None = None
 
 
@@ -276,6 +246,7 @@ class TransformerLayer(nn.Module):
                 use_bias=config.attention_bias,
                 rotary=rotary,
                 dropout_rate=config.attention_dropout_rate,
+                implementation=config.attention_implementation,
                 **dtypes,
             )
 
@@ -310,7 +281,7 @@ class TransformerLayer(nn.Module):
             nonlocal self_cache
             out, self_cache, weights["self"] = self.self_attention(
                 x,
-                mask=context.self_mask,
+                structure=context.self_structure,
                 positions=context.positions,
                 cache=self_cache,
                 index=context.index,
@@ -320,7 +291,11 @@ class TransformerLayer(nn.Module):
 
         def attend_cross(x):
             out, _, weights["cross"] = self.cross_attention(
-                x, context.encoded, context.cross_mask, cache=cross_cache, **modes
+                x,
+                context.encoded,
+                structure=context.cross_structure,
+                cache=cross_cache,
+                **modes,
             )
             return out
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.model_config import TransformerConfig
-from jaxformer.models.layers import LayerContext, LayerNorm, LayerOutputs, TransformerLayer
+from jaxformer.models.affine import LayerNorm
+from jaxformer.models.layers import LayerContext, LayerOutputs, TransformerLayer
 
 
 class TransformerStack(nn.Module):

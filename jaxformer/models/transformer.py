@@ -13,9 +13,13 @@ from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.layers import LayerContext
 from jaxformer.models.stack import TransformerStack
+from jaxformer.ops.attention_structure import (
+    EVERYTHING,
+    AttentionStructure,
+    model_structures,
+)
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import KVCache, LayerCache
-from jaxformer.ops.masks import causal_mask, combine_masks, segment_mask
 from jaxformer.ops.positions import encode_positions
 
 
@@ -83,6 +87,7 @@ class Transformer(nn.Module):
         decoder_inputs: jax.Array,
         *,
         inputs_mask: jax.Array | None = None,
+        inputs_lengths: jax.Array | None = None,
         inputs_segments: jax.Array | None = None,
         inputs_positions: jax.Array | None = None,
         targets_segments: jax.Array | None = None,
@@ -97,6 +102,8 @@ class Transformer(nn.Module):
           inputs: int32 `[B, S]`, source ids.
           decoder_inputs: int32 `[B, T]`, targets shifted right by `ops.losses.shift_right`.
           inputs_mask: bool `[B, S]`, True = a token; None: all are tokens.
+          inputs_lengths: int32 `[B]`, the same where the padding is at the end of the rows, which
+            fused attention kernels can use.
           inputs_segments: int32 `[B, S]` of packed rows, sentences from 1, 0 = padding.
           inputs_positions: int32 `[B, S]` of packed rows.
           targets_segments: int32 `[B, T]`.
@@ -113,6 +120,7 @@ class Transformer(nn.Module):
         encoded, encoder_weights = self.encode(
             inputs,
             inputs_mask=inputs_mask,
+            inputs_lengths=inputs_lengths,
             inputs_segments=inputs_segments,
             inputs_positions=inputs_positions,
             **modes,
@@ -121,6 +129,7 @@ class Transformer(nn.Module):
             decoder_inputs,
             encoded,
             inputs_mask=inputs_mask,
+            inputs_lengths=inputs_lengths,
             inputs_segments=inputs_segments,
             targets_segments=targets_segments,
             targets_positions=targets_positions,
@@ -134,6 +143,7 @@ class Transformer(nn.Module):
         inputs: jax.Array,
         *,
         inputs_mask: jax.Array | None = None,
+        inputs_lengths: jax.Array | None = None,
         inputs_segments: jax.Array | None = None,
         inputs_positions: jax.Array | None = None,
         deterministic: bool = True,
@@ -144,14 +154,13 @@ class Transformer(nn.Module):
         Returns:
           `(encoded [B, S, D], weights [L, B, N, S, S] or None)`.
         """
-        self_mask = combine_masks(
-            None if inputs_mask is None else inputs_mask[:, None, None, :],
-            None if inputs_segments is None else segment_mask(inputs_segments, inputs_segments),
+        structures = model_structures(
+            inputs_lengths=inputs_lengths, inputs_mask=inputs_mask, inputs_segments=inputs_segments
         )
         x, positions = self._embed("source", inputs, inputs_positions, 0, deterministic)
         x, outputs = self.encoder(
             x,
-            LayerContext(self_mask=self_mask, positions=positions),
+            LayerContext(structures.encoder, positions),
             deterministic=deterministic,
             return_weights=return_attention,
         )
@@ -163,6 +172,7 @@ class Transformer(nn.Module):
         encoded: jax.Array | None = None,
         *,
         inputs_mask: jax.Array | None = None,
+        inputs_lengths: jax.Array | None = None,
         inputs_segments: jax.Array | None = None,
         targets_segments: jax.Array | None = None,
         targets_positions: jax.Array | None = None,
@@ -177,6 +187,7 @@ class Transformer(nn.Module):
           decoder_inputs: int32 `[B, T]`; with a cache of W hypotheses a sentence `[B * W, T]`.
           encoded: `[B, S, D]`; not needed with a cache, which holds its keys and values.
           inputs_mask: bool `[B, S]`; not needed with a cache.
+          inputs_lengths: int32 `[B]`; not needed with a cache.
           inputs_segments: int32 `[B, S]` of packed rows.
           targets_segments: int32 `[B, T]` of packed rows.
           targets_positions: int32 `[B, T]` of packed rows.
@@ -193,16 +204,16 @@ class Transformer(nn.Module):
             raise InputError("packed rows need both inputs_segments and targets_segments")
         length = decoder_inputs.shape[1]
         if cache is None:
-            self_mask = causal_mask(length)
-            cross_mask = None if inputs_mask is None else inputs_mask[:, None, None, :]
-            if targets_segments is not None:
-                within = segment_mask(targets_segments, targets_segments)
-                across = segment_mask(targets_segments, inputs_segments)
-                self_mask = combine_masks(self_mask, within)
-                cross_mask = combine_masks(cross_mask, across)
+            _, self_structure, cross_structure = model_structures(
+                inputs_lengths=inputs_lengths,
+                inputs_mask=inputs_mask,
+                inputs_segments=inputs_segments,
+                targets_segments=targets_segments,
+            )
             caches, index, offset = None, None, 0
         else:
-            self_mask, cross_mask = None, cache.inputs_mask
+            self_structure = EVERYTHING
+            cross_structure = AttentionStructure(mask=cache.inputs_mask)
             caches = (cache.self_attention, cache.cross_attention)
             index = offset = cache.index
         x, positions = self._embed(
@@ -210,7 +221,7 @@ class Transformer(nn.Module):
         )
         x, outputs = self.decoder(
             x,
-            LayerContext(self_mask, positions, encoded, cross_mask, index),
+            LayerContext(self_structure, positions, encoded, cross_structure, index),
             caches,
             deterministic=deterministic,
             return_weights=return_attention,

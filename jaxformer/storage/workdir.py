@@ -14,6 +14,8 @@ FIXED_SECTIONS = ("model", "tokenizer")
 # Fields of those sections that may change between two starts of a run.
 FREE_FIELDS = {
     "model.remat",
+    "model.attention_implementation",
+    "tokenizer.sampling_rate",
     "model.dtype",
     "model.dropout_rate",
     "model.attention_dropout_rate",

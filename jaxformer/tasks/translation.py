@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -70,16 +72,19 @@ class Translation:
         targets = batch["targets"]
         repeated = {name: jnp.repeat(x, passes, axis=0) for name, x in batch.items()}
         packed = {name: x for name, x in repeated.items() if name not in ("inputs", "targets")}
-        states = self.model.apply(
-            {"params": params},
-            repeated["inputs"],
-            shift_right(repeated["targets"], self.bos_id, packed.get("targets_positions")),
-            inputs_mask=None if packed else repeated["inputs"] != self.pad_id,
-            **packed,
-            deterministic=dropout_key is None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
-            project=False,
-        )
+        lengths = jnp.sum(repeated["inputs"] != self.pad_id, axis=-1, dtype=jnp.int32)
+        # A kernel that XLA cannot cut by itself needs to know the mesh.
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if mesh else nullcontext():
+            states = self.model.apply(
+                {"params": params},
+                repeated["inputs"],
+                shift_right(repeated["targets"], self.bos_id, packed.get("targets_positions")),
+                inputs_lengths=None if packed else lengths,
+                **packed,
+                deterministic=dropout_key is None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
+                project=False,
+            )
         if passes == 2:
             states = states.reshape(-1, 2, *states.shape[1:]).swapaxes(1, 2)  # [B, T, 2, D]
         table = self.model.output_table(params)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,8 @@ import numpy_reference as reference
 import pytest
 
 from jaxformer.model_config import ACTIVATIONS, TransformerConfig
-from jaxformer.models.layers import NORM_EPSILON, FeedForward, MultiHeadAttention
+from jaxformer.models.affine import LayerNorm
+from jaxformer.models.layers import FeedForward, MultiHeadAttention
 from jaxformer.models.transformer import Transformer
 
 CONFIG = TransformerConfig(
@@ -131,7 +131,7 @@ def test_feed_forward_equals_the_reference(activation):
 def test_layer_norm_equals_the_reference(offset):
     x = np.random.default_rng(0).normal(size=(4, 5, 16)).astype(np.float32) + np.float32(offset)
     params = reference.draw_parameters({"scale": (16,), "bias": (16,)}, seed=1)
-    normalised = nn.LayerNorm(epsilon=NORM_EPSILON).apply({"params": params}, x)
+    normalised = LayerNorm().apply({"params": params}, x)
     close(normalised, reference.layer_norm(x, params))
 
 

@@ -1,0 +1,152 @@
+"""Which implementation does an attention: what the device, the dtype and the mask leave over."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import InputError
+from jaxformer.ops.attention_structure import AttentionStructure
+
+SPLASH_BLOCK = 128  # tokens: splash works on blocks of this length and its multiples
+
+
+class Backend(NamedTuple):
+    """What decides between implementations besides the call itself.
+
+    Attributes:
+      platform: `cpu`, `gpu` (of NVIDIA), `tpu`, or another name.
+      capability: compute capability of a GPU.
+      unplaced: there are several devices, and no `jax.set_mesh` says what they are for.
+    """
+
+    platform: str
+    capability: tuple[int, int] = (0, 0)
+    unplaced: bool = False
+
+
+def current_backend() -> Backend:
+    """The devices that JAX runs on now."""
+    device = jax.local_devices()[0]
+    unplaced = jax.device_count() > 1 and jax.sharding.get_abstract_mesh().empty
+    if device.platform not in ("gpu", "cuda"):
+        return Backend(device.platform, unplaced=unplaced)
+    if "rocm" in device.client.platform_version.lower():
+        return Backend("rocm", unplaced=unplaced)
+    major, minor = re.findall(r"\d+", device.compute_capability)[:2]
+    return Backend("gpu", (int(major), int(minor)), unplaced)
+
+
+def _refuse_cudnn(backend: Backend, query, key, structure: AttentionStructure) -> str:
+    major, minor = backend.capability
+    head_dim, widest = query.shape[-1], 256 if backend.capability >= (9, 0) else 128
+    lengths = query.shape[1], key.shape[1]
+    if backend.platform != "gpu":
+        return f"cuDNN needs an NVIDIA GPU, and this is a {backend.platform}"
+    if backend.capability < (8, 0):
+        return f"cuDNN needs compute capability 8.0, this GPU has {major}.{minor}"
+    if query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"cuDNN takes bfloat16 or float16, not {query.dtype}"
+    if head_dim % 8 or head_dim > widest:
+        return f"cuDNN takes a head_dim of 8, 16, ... {widest}, not {head_dim}"
+    if structure.query_segments is not None:
+        return "JAX offers no segments with cuDNN, which packed rows need"
+    # https://github.com/NVIDIA/cudnn-frontend/issues/160: gradients came out as NaN.
+    if any(length % 2 for length in lengths):
+        return f"cuDNN takes even lengths, not {lengths[0]} queries and {lengths[1]} keys"
+    return ""
+
+
+def _refuse_splash(backend: Backend, query, key, structure: AttentionStructure) -> str:
+    if backend.platform != "tpu":
+        return f"splash needs a TPU, and this is a {backend.platform}"
+    if query.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"splash takes bfloat16 or float32, not {query.dtype}"
+    if backend.unplaced:
+        return "splash over several devices needs jax.set_mesh"
+    return ""
+
+
+def refusal(
+    implementation: str,
+    backend: Backend,
+    query,
+    key,
+    structure: AttentionStructure,
+    *,
+    dropout: bool = False,
+    return_weights: bool = False,
+) -> str:
+    """Why an implementation cannot do a call; empty if it can.
+
+    Args:
+      implementation: `reference`, `xla`, `cudnn` or `splash`.
+      backend: from `current_backend`.
+      query: `[B, T, N, H]`; only shape and dtype are read, a `ShapeDtypeStruct` will do.
+      key: `[B, S, N, H]`, the same.
+      structure: only what is there and what is None is read.
+      dropout: on the weights.
+      return_weights: the weights are wanted too.
+    """
+    if implementation == "reference":
+        return ""
+    if dropout:
+        return f"{implementation} has no attention dropout"
+    if return_weights:
+        return f"{implementation} returns no weights"
+    if implementation == "xla":
+        low = query.dtype == jnp.float16 and backend.platform in ("cpu", "tpu")
+        return f"xla takes no float16 on a {backend.platform}" if low else ""
+    if structure.mask is not None:
+        return f"{implementation} takes no mask of bool"
+    refuse = {"cudnn": _refuse_cudnn, "splash": _refuse_splash}[implementation]
+    return refuse(backend, query, key, structure)
+
+
+class Choice(NamedTuple):
+    """An implementation, and why it is this one."""
+
+    implementation: str
+    reason: str
+
+
+def choose(
+    implementation: str,
+    backend: Backend,
+    query,
+    key,
+    structure: AttentionStructure,
+    *,
+    strict: bool = False,
+    **call: bool,
+) -> Choice:
+    """The implementation that will do a call; `auto`: cuDNN on a GPU, splash on a TPU.
+
+    Args:
+      implementation: `model.attention_implementation`.
+      backend, query, key, structure, call: as for `refusal`.
+      strict: do not fall back from an implementation that was asked for by name.
+
+    Raises:
+      InputError: `strict`, and the implementation cannot do the call.
+    """
+    if implementation != "auto":
+        reason = refusal(implementation, backend, query, key, structure, **call)
+        if reason and strict:
+            raise InputError(
+                f"model.attention_implementation={implementation!r} cannot be used: {reason}; "
+                "change that, or set --config.model.attention_implementation=auto"
+            )
+        return Choice("reference", reason) if reason else Choice(implementation, "as configured")
+    fused = {"gpu": "cudnn", "tpu": "splash"}.get(backend.platform)
+    if fused is None:
+        return Choice("reference", f"no fused kernel for {backend.platform}")
+    reason = refusal(fused, backend, query, key, structure, **call)
+    if not reason and fused == "splash" and min(query.shape[1], key.shape[1]) < SPLASH_BLOCK:
+        reason = f"splash would pad rows to {SPLASH_BLOCK} tokens"
+    return (
+        Choice("reference", reason) if reason else Choice(fused, f"fused, for {backend.platform}")
+    )

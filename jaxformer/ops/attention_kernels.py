@@ -1,0 +1,216 @@
+"""Attention by implementation: library kernels that compute what the reference does, faster.
+
+`attend` is what a layer calls. A call that the chosen kernel cannot do goes to the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxformer.ops.attention import dot_product_attention
+from jaxformer.ops.attention_choice import SPLASH_BLOCK, choose, current_backend
+from jaxformer.ops.attention_structure import AttentionStructure
+
+# Mesh axes that cut the rows of a batch and the heads; see `jaxformer.parallel.sharding`.
+ROW_AXES, HEAD_AXIS = ("data", "fsdp"), "tensor"
+
+
+def reference_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
+    """`ops.attention.dot_product_attention` with the mask of `structure`."""
+    mask = structure.to_mask(query.shape[1], key.shape[1])
+    return dot_product_attention(query, key, value, mask)
+
+
+def xla_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
+    """JAX's own unfused attention: unlike the reference it scales the float32 scores."""
+    mask = structure.to_mask(query.shape[1], key.shape[1])
+    out = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
+    return out if mask is None else zero_blind_queries(out, mask)
+
+
+def zero_blind_queries(out: jax.Array, mask: jax.Array) -> jax.Array:
+    """Zeros in `out` `[B, T, N, H]` for queries that `mask` lets attend to no key."""
+    sees = jnp.any(mask, axis=-1)  # [B, 1, T]
+    return jnp.where(sees.swapaxes(1, 2)[..., None], out, 0)
+
+
+def cudnn_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
+    """cuDNN's flash attention; padding as lengths, since a mask would become a bias in memory."""
+    lengths = structure.key_lengths
+    if lengths is not None:
+        # A row of no keys sees its first one, with the value 0: that makes its output 0 without
+        # another pass over it, and cuDNN 9.4 fails at a length of 0.
+        some = (lengths > 0)[:, None, None, None].astype(value.dtype)
+        value = jax.lax.dynamic_update_slice_in_dim(value, value[:, :1] * some, 0, axis=1)
+        lengths = jnp.maximum(lengths, 1)
+    return jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=structure.causal,
+        key_value_seq_lengths=lengths,
+        implementation="cudnn",
+    )
+
+
+def splash_attention(
+    query, key, value, structure: AttentionStructure, *, interpret: bool = False
+) -> jax.Array:
+    """The TPU's flash attention with segments; padding becomes a segment that nobody is in.
+
+    Args:
+      query, key, value, structure: as for `attend`.
+      interpret: run the kernel step by step on any device, for tests.
+    """
+    query_length, key_length = query.shape[1], key.shape[1]
+
+    def run(query, key, value, segments):
+        return _splash_rows(query, key, value, segments, structure.causal, interpret)
+
+    segments = _splash_segments(structure, query.shape[0], query_length, key_length)
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:  # XLA cannot cut a Pallas kernel by itself
+        rows = tuple(axis for axis in ROW_AXES if axis in mesh.shape)
+        if query.shape[0] % math.prod(mesh.shape[axis] for axis in rows):
+            rows = ()
+        parts = mesh.shape.get(HEAD_AXIS)
+        arrays = PartitionSpec(
+            rows, None, HEAD_AXIS if parts and query.shape[2] % parts == 0 else None
+        )
+        run = jax.shard_map(
+            run,
+            in_specs=(arrays, arrays, arrays, PartitionSpec(rows)),
+            out_specs=arrays,
+            check_vma=False,  # Pallas calls do not say along which axes their results vary
+        )
+    out = run(query, key, value, segments)
+    if structure.key_lengths is None and structure.query_segments is None:
+        return out
+    return zero_blind_queries(out, structure.to_mask(query_length, key_length))
+
+
+def _splash_segments(structure: AttentionStructure, batch: int, query_length: int, key_length: int):
+    """Ids `([B, T], [B, S])` of which equal ones see each other; None: the causal mask is all."""
+    lengths, segments = structure.key_lengths, structure.query_segments
+    padded = key_length % SPLASH_BLOCK and not (structure.causal and query_length <= key_length)
+    if lengths is None and segments is None and not padded:
+        return None
+    if segments is None:
+        query_ids = jnp.ones((batch, query_length), jnp.int32)
+        key_ids = jnp.ones((batch, key_length), jnp.int32)
+    else:
+        query_ids, key_ids = segments, structure.key_segments
+    seen = key_ids != 0
+    if lengths is not None:
+        seen &= jnp.arange(key_length, dtype=jnp.int32)[None] < lengths[:, None]
+    return query_ids, jnp.where(seen, key_ids, -1)
+
+
+def _splash_rows(query, key, value, segments, causal: bool, interpret: bool) -> jax.Array:
+    """Splash attention of the rows and heads of one device, filled up to whole blocks."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    _, length, heads, head_dim = query.shape
+    blocks = [-(-x.shape[1] // SPLASH_BLOCK) for x in (query, key)]
+    lengths = [count * SPLASH_BLOCK for count in blocks]
+
+    def head_major(x, whole: int):  # [B, T, N, H] -> [B, N, T, H]
+        return jnp.pad(x, ((0, 0), (0, whole - x.shape[1]), (0, 0), (0, 0))).swapaxes(1, 2)
+
+    if segments is not None:
+        segments = splash.SegmentIds(
+            *(
+                jnp.pad(ids, ((0, 0), (0, whole - ids.shape[1])), constant_values=-side)
+                for side, (ids, whole) in enumerate(zip(segments, lengths, strict=True))
+            )
+        )
+    # Long blocks keep the matrix unit busy; each must divide its length.
+    block_q, block_kv = (
+        SPLASH_BLOCK * next(n for n in (4, 3, 2, 1) if count % n == 0) for count in blocks
+    )
+    mask = (splash.CausalMask if causal else splash.FullMask)(tuple(lengths))
+    kernel = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([mask] * heads),
+        block_sizes=splash.BlockSizes(
+            block_q=block_q,
+            block_kv=block_kv,
+            block_q_dkv=block_q,
+            block_kv_dkv=block_kv,
+            block_q_dq=block_q,
+            block_kv_dq=block_kv,
+        ),
+        interpret=interpret,
+    )
+    scaled = query * jnp.asarray(1.0 / math.sqrt(head_dim), query.dtype)
+    out = jax.vmap(kernel)(
+        head_major(scaled, lengths[0]),
+        head_major(key, lengths[1]),
+        head_major(value, lengths[1]),
+        segments,
+    )
+    return out.swapaxes(1, 2)[:, :length]
+
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionStructure], jax.Array]
+KERNELS: dict[str, Kernel] = {
+    "reference": reference_attention,
+    "xla": xla_attention,
+    "cudnn": cudnn_attention,
+    "splash": splash_attention,
+}
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    structure: AttentionStructure,
+    implementation: str = "auto",
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    return_weights: bool = False,
+):
+    """`softmax(Q K^T / sqrt(H)) V` (paper 3.2.1, equation 1) by the implementation that can do it.
+
+    A query that may attend to no key at all gives zeros.
+
+    Args:
+      query: `[B, T, N, H]`.
+      key: `[B, S, N, H]`.
+      value: `[B, S, N, H]`.
+      structure: which keys each query may attend to.
+      implementation: auto, reference, xla, cudnn or splash; the reference does what it cannot.
+      dropout_rate: of the attention weights; needs `dropout_key`.
+      dropout_key: a `jax.random.key`; None: no dropout.
+      return_weights: also return the weights, before dropout.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`; with `return_weights` a pair with float32
+      `[B, N, T, S]`.
+    """
+    choice = choose(
+        implementation,
+        current_backend(),
+        query,
+        key,
+        structure,
+        dropout=dropout_key is not None,
+        return_weights=return_weights,
+    )
+    if choice.implementation != "reference":
+        return KERNELS[choice.implementation](query, key, value, structure)
+    return dot_product_attention(
+        query,
+        key,
+        value,
+        structure.to_mask(query.shape[1], key.shape[1]),
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        return_weights=return_weights,
+    )

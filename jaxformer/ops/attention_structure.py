@@ -1,0 +1,84 @@
+"""What an attention mask is, rather than the bool array of it: a fused kernel reads no array."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.ops.masks import causal_mask, combine_masks, segment_mask
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionStructure:
+    """Which keys a query may attend to: those that every field allows.
+
+    Attributes:
+      causal: query t sees keys 0..t (paper 3.2.3).
+      key_lengths: int32 `[B]`, keys of a row before its padding, which is all at its end.
+      query_segments: int32 `[B, T]` of packed rows, sentences from 1, 0 = padding.
+      key_segments: int32 `[B, S]`, the same.
+      mask: bool, broadcastable to `[B, 1, T, S]`, for what the others cannot say (a cache, padding
+        elsewhere).
+    """
+
+    causal: bool = dataclasses.field(default=False, metadata={"static": True})
+    key_lengths: jax.Array | None = None
+    query_segments: jax.Array | None = None
+    key_segments: jax.Array | None = None
+    mask: jax.Array | None = None
+
+    def to_mask(self, query_length: int, key_length: int) -> jax.Array | None:
+        """The same as bool, broadcastable to `[B, 1, T, S]`; None: everything is allowed."""
+        causal = lengths = segments = None
+        if self.causal:
+            causal = causal_mask(max(query_length, key_length))[..., :query_length, :key_length]
+        if self.key_lengths is not None:
+            position = jnp.arange(key_length, dtype=jnp.int32)
+            lengths = (position[None] < self.key_lengths[:, None])[:, None, None, :]
+        if self.query_segments is not None:
+            segments = segment_mask(self.query_segments, self.key_segments)
+        return combine_masks(causal, lengths, segments, self.mask)
+
+
+EVERYTHING = AttentionStructure()
+
+
+class ModelStructures(NamedTuple):
+    """Of the encoder's and the decoder's self-attention, and of cross-attention."""
+
+    encoder: AttentionStructure
+    decoder: AttentionStructure
+    cross: AttentionStructure
+
+
+def model_structures(
+    *,
+    inputs_lengths: jax.Array | None = None,
+    inputs_mask: jax.Array | None = None,
+    inputs_segments: jax.Array | None = None,
+    targets_segments: jax.Array | None = None,
+) -> ModelStructures:
+    """What each attention of an encoder-decoder may see, without a cache.
+
+    Args:
+      inputs_lengths: int32 `[B]`, source tokens of rows whose padding is at the end.
+      inputs_mask: bool `[B, S]`, True = a token, for padding anywhere; no fused kernel takes it.
+      inputs_segments: int32 `[B, S]` of packed rows.
+      targets_segments: int32 `[B, T]` of packed rows.
+    """
+    mask = None if inputs_mask is None else inputs_mask[:, None, None, :]
+    return ModelStructures(
+        encoder=AttentionStructure(False, inputs_lengths, inputs_segments, inputs_segments, mask),
+        decoder=AttentionStructure(True, None, targets_segments, targets_segments),
+        cross=AttentionStructure(
+            False,
+            inputs_lengths,
+            targets_segments,
+            None if targets_segments is None else inputs_segments,
+            mask,
+        ),
+    )

@@ -1,0 +1,112 @@
+"""Random arguments of the attentions of a run, with what each of them must not look at."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxformer.config import Config
+from jaxformer.ops.attention_structure import (
+    AttentionStructure,
+    ModelStructures,
+    model_structures,
+)
+
+PLANTED = 1e3  # put into masked keys and values: far above all others, and fits into float16
+
+
+class Probe(NamedTuple):
+    """Random arguments of one attention.
+
+    Attributes:
+      query: `[B, T, N, H]`.
+      key: `[B, S, N, H]`.
+      value: `[B, S, N, H]`.
+      cotangent: `[B, T, N, H]`, the gradient that comes back to the output.
+      structure: which keys a query may attend to.
+      watched: bool `[B, T]`, the queries whose outputs the hidden keys must not change.
+      hidden: bool `[B, S]`, the keys that no watched query may attend to.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    cotangent: Any
+    structure: AttentionStructure
+    watched: Any
+    hidden: Any
+
+
+def draw_structures(
+    config: Config, rng: np.random.Generator, rows: int, source: int, target: int
+) -> ModelStructures:
+    """Random source lengths, or random sentences in packed rows.
+
+    Args:
+      config: of the run.
+      rng: to draw from.
+      rows: B, at least 3.
+      source: S, tokens.
+      target: T, tokens.
+    """
+    if config.data.batching == "packed":
+        segments = _draw_segments(rng, rows, source, target)
+        return model_structures(inputs_segments=segments[0], targets_segments=segments[1])
+    lengths = rng.integers(1, source + 1, rows).astype(np.int32)
+    lengths[:3] = source, 1, 0  # the last batch of an epoch may have empty rows
+    return model_structures(inputs_lengths=lengths)
+
+
+def draw_probe(
+    rng: np.random.Generator,
+    query: jax.ShapeDtypeStruct,
+    key: jax.ShapeDtypeStruct,
+    structure: AttentionStructure,
+) -> Probe:
+    """Normal numbers for the shapes `query [B, T, N, H]` and `key [B, S, N, H]`."""
+    rows, queries, keys = *query.shape[:2], key.shape[1]
+    arrays = (rng.standard_normal(x.shape).astype(x.dtype) for x in (query, key, key, query))
+    watched = _watch(structure, rows, queries)
+    mask = structure.to_mask(queries, keys)
+    seen = True if mask is None else np.asarray(mask)[:, 0]
+    seen = np.broadcast_to(seen, (rows, queries, keys)) & watched[:, :, None]
+    return Probe(*arrays, structure, watched, ~seen.any(axis=1))
+
+
+def plant(probe: Probe) -> Probe:
+    """The probe with other hidden keys and values, and gradients for watched queries only."""
+    hidden, watched = probe.hidden[..., None, None], probe.watched[..., None, None]
+    large = np.asarray(PLANTED, probe.key.dtype)
+    return probe._replace(
+        key=np.where(hidden, large, probe.key),
+        value=np.where(hidden, large, probe.value),
+        cotangent=np.where(watched, probe.cotangent, np.zeros_like(large)),
+    )
+
+
+def _draw_segments(rng, rows: int, *lengths: int) -> list[np.ndarray]:
+    """int32 `[B, S]` and `[B, T]`: some sentences a row, then padding; each on both sides."""
+    counts = rng.integers(1, max(min(*lengths, 6), 2), rows)
+    sides = []
+    for length in lengths:
+        segments = np.zeros((rows, length), np.int32)
+        for row, count in enumerate(counts):
+            inner = rng.choice(np.arange(1, length + 1), min(count, length), replace=False)
+            starts = np.concatenate([[0], np.sort(inner)])
+            for number, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True), 1):
+                segments[row, start:end] = number
+        sides.append(segments)
+    return sides
+
+
+def _watch(structure: AttentionStructure, rows: int, queries: int) -> np.ndarray:
+    """bool `[B, T]`: the first half of a row, or of one of its sentences."""
+    if structure.query_segments is None:
+        return np.broadcast_to(np.arange(queries) < (queries + 1) // 2, (rows, queries))
+    segments = np.asarray(structure.query_segments)
+    last = segments.max(axis=1, keepdims=True)
+    chosen = segments == (last + 1) // 2  # there are sentences before it and after it
+    place = np.cumsum(chosen, axis=1)
+    return chosen & (2 * place <= chosen.sum(axis=1, keepdims=True) + 1)

@@ -1,0 +1,83 @@
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.config import MeshConfig
+from jaxformer.errors import InputError
+from jaxformer.ops.attention_choice import Backend, choose, current_backend, refusal
+from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.parallel.mesh import make_mesh
+
+HOPPER = Backend("gpu", (9, 0))
+TPU = Backend("tpu")
+LENGTHS = np.array([256, 100], np.int32)
+SEGMENTS = np.ones((2, 256), np.int32)
+MASK = np.ones((1, 1, 1, 1), bool)
+
+
+def call(dtype="bfloat16", head_dim=64, queries=256, keys=256, **fields):
+    """Arguments of `choose` and `refusal` after the backend."""
+    shapes = [(2, n, 2, head_dim) for n in (queries, keys)]
+    return *(jax.ShapeDtypeStruct(x, dtype) for x in shapes), AttentionStructure(**fields)
+
+
+def test_auto_chooses_by_platform():
+    padded = call(key_lengths=LENGTHS)
+    packed = call(query_segments=SEGMENTS, key_segments=SEGMENTS)
+    assert choose("auto", Backend("cpu"), *padded) == ("reference", "no fused kernel for cpu")
+    assert choose("auto", HOPPER, *padded) == ("cudnn", "fused, for gpu")
+    assert choose("auto", TPU, *packed) == ("splash", "fused, for tpu")
+    assert choose("auto", HOPPER, *packed).implementation == "reference"
+    assert choose("auto", TPU, *call(queries=64)) == (
+        "reference",
+        "splash would pad rows to 128 tokens",
+    )
+    assert choose("auto", HOPPER, *padded, dropout=True).implementation == "reference"
+    assert choose("auto", Backend("rocm"), *padded).implementation == "reference"
+    assert current_backend() == Backend("cpu", unplaced=True)
+    with jax.set_mesh(make_mesh(MeshConfig())):
+        assert current_backend() == Backend("cpu", unplaced=False)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "backend", "changes", "modes", "reason"),
+    [
+        ("cudnn", Backend("cpu"), {}, {}, "cuDNN needs an NVIDIA GPU, and this is a cpu"),
+        ("cudnn", Backend("gpu", (7, 5)), {}, {}, "capability 8.0, this GPU has 7.5"),
+        ("cudnn", HOPPER, {"dtype": "float32"}, {}, "bfloat16 or float16, not float32"),
+        ("cudnn", HOPPER, {"head_dim": 20}, {}, "head_dim of 8, 16, ... 256, not 20"),
+        ("cudnn", Backend("gpu", (8, 6)), {"head_dim": 136}, {}, "8, 16, ... 128, not 136"),
+        ("cudnn", HOPPER, {"queries": 7}, {}, "even lengths, not 7 queries and 256 keys"),
+        ("cudnn", HOPPER, {"query_segments": SEGMENTS}, {}, "which packed rows need"),
+        ("cudnn", HOPPER, {"mask": MASK}, {}, "cudnn takes no mask of bool"),
+        ("cudnn", HOPPER, {}, {"dropout": True}, "cudnn has no attention dropout"),
+        ("cudnn", HOPPER, {}, {"return_weights": True}, "cudnn returns no weights"),
+        ("splash", HOPPER, {}, {}, "splash needs a TPU, and this is a gpu"),
+        ("splash", TPU, {"dtype": "float16"}, {}, "bfloat16 or float32, not float16"),
+        ("splash", TPU._replace(unplaced=True), {}, {}, "several devices needs jax.set_mesh"),
+        ("splash", TPU, {"mask": MASK}, {}, "splash takes no mask of bool"),
+        ("xla", TPU, {"dtype": "float16"}, {}, "xla takes no float16 on a tpu"),
+        ("xla", Backend("cpu"), {}, {"dropout": True}, "xla has no attention dropout"),
+        ("xla", Backend("cpu"), {}, {"return_weights": True}, "xla returns no weights"),
+    ],
+)
+def test_each_refusal(implementation, backend, changes, modes, reason):
+    arguments = backend, *call(**changes)
+    assert reason in refusal(implementation, *arguments, **modes)
+    assert refusal("reference", *arguments, **modes) == ""
+    assert choose(implementation, *arguments, **modes).implementation == "reference"
+    with pytest.raises(InputError) as caught:
+        choose(implementation, *arguments, **modes, strict=True)
+    message = str(caught.value)
+    assert f"model.attention_implementation='{implementation}' cannot be used" in message
+    assert reason in message
+    assert message.endswith("--config.model.attention_implementation=auto")
+
+
+def test_what_is_not_refused():
+    assert refusal("xla", Backend("cpu"), *call(dtype="float32", mask=MASK)) == ""
+    assert refusal("cudnn", HOPPER, *call(dtype="float16", head_dim=256)) == ""
+    assert refusal("cudnn", Backend("gpu", (8, 0)), *call(head_dim=128, causal=True)) == ""
+    assert refusal("splash", TPU, *call(dtype="float32", head_dim=20, queries=7)) == ""
+    assert refusal("xla", HOPPER, *call(dtype="float16")) == ""
+    assert choose("xla", TPU, *call(), strict=True) == ("xla", "as configured")
