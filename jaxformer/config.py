@@ -42,6 +42,8 @@ class DataConfig:
     batching: str = "buckets"  # buckets (one pair a row, few lengths) or packed (many a row)
     tokens_per_batch: int = 4096  # rows x length, a side, padding included, over all devices
     num_buckets: int = 6  # compiled shapes at most, for batching=buckets
+    window_pairs: int = 4_000_000  # pairs planned and shuffled at a time; bounds the memory
+    workers: int = 0  # processes that sample segmentations (tokenizer.sampling_rate); 0: a thread
     cache_dir: str = ""  # of tokenised corpora; "": JAXFORMER_CACHE or ~/.cache/jaxformer
 
     def __post_init__(self):
@@ -58,6 +60,8 @@ class DataConfig:
         if self.max_length_ratio:
             check_range("data.max_length_ratio", self.max_length_ratio, 1.0)
         check_range("data.num_buckets", self.num_buckets, 1, 64)
+        check_range("data.window_pairs", self.window_pairs, 1000)
+        check_range("data.workers", self.workers, 0)
         if self.tokens_per_batch < self.max_length:
             raise InputError(
                 f"data.tokens_per_batch={self.tokens_per_batch} cannot hold one sentence of "
@@ -76,12 +80,16 @@ class TokenizerConfig:
     target_model_file: str = ""  # the target's ready model, if not joint
     character_coverage: float = 1.0  # share of characters with pieces; bytes spell the rest
     max_sentences: int = 2_000_000  # sentences to train on, sampled from more; 0: all
+    # New segmentations at each reading, in training only. For bpe the share of merges left out; for
+    # unigram the exponent of the probabilities, about 0.2, and larger ones are milder.
+    sampling_rate: float = 0.0  # 0: off; 0.1 is usual for bpe
 
     def __post_init__(self):
         check_choice("tokenizer.model_type", self.model_type, ("bpe", "unigram"))
         check_range("tokenizer.vocab_size", self.vocab_size, 261)
         check_range("tokenizer.character_coverage", self.character_coverage, 0.9, 1.0)
         check_range("tokenizer.max_sentences", self.max_sentences, 0)
+        check_range("tokenizer.sampling_rate", self.sampling_rate, 0.0, 0.99)
         if self.target_model_file and (self.joint or not self.model_file):
             raise InputError(
                 "tokenizer.target_model_file needs tokenizer.joint=False and tokenizer.model_file"
@@ -140,6 +148,7 @@ class TrainingConfig:
     eval_sentences: int = 500  # validation sentences translated for BLEU; 0: all
     eval_beam_size: int = 1  # 1: greedy
     num_samples: int = 3  # translations shown at each evaluation
+    profile_steps: int = 0  # steps traced into WORKDIR/profile, after 10 of a start; 0: none
     bleu_tokenize: str = "13a"  # sacreBLEU tokenizer: 13a, or none for text that is tokenised
     bleu_lowercase: bool = False  # score without regard to case
 
@@ -153,7 +162,7 @@ class TrainingConfig:
             "eval_beam_size",
         ):
             check_range(f"training.{name}", getattr(self, name), 1)
-        for name in ("max_seconds", "patience", "eval_sentences", "num_samples"):
+        for name in ("max_seconds", "patience", "eval_sentences", "num_samples", "profile_steps"):
             check_range(f"training.{name}", getattr(self, name), 0)
         check_range("training.label_smoothing", self.label_smoothing, 0.0, 0.9)
         check_range("training.r_drop_alpha", self.r_drop_alpha, 0.0)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxformer.errors import InputError
 
 Batch = dict[str, np.ndarray]
+Sides = tuple[np.ndarray, np.ndarray]  # of the source and of the target
 EMPTY_ROW = -1
 
 
@@ -105,6 +106,7 @@ class BucketPlan:
       shuffle: new batches in a new order each epoch. False is evaluation: a fixed order, and
         sentences too long for tokens_per_batch get row_multiple rows, as there are no gradients
         to store.
+      chain: [k, 2] nested shapes (S, T) to use, of `best_chain`; None: the best for these lengths.
 
     Raises:
       InputError: tokens_per_batch is too small for row_multiple rows of the longest sentence.
@@ -120,33 +122,21 @@ class BucketPlan:
         row_multiple: int,
         seed: int,
         shuffle: bool = True,
+        chain: np.ndarray | None = None,
     ):
         check_lengths(source_lengths, target_lengths)
         self._seed, self._shuffle = seed, shuffle
         self._tokens = int(source_lengths.sum()), int(target_lengths.sum())
-        source_ends, target_ends = length_ends(source_lengths), length_ends(target_lengths)
+        budget = tokens_per_batch, row_multiple
+        if chain is None:
+            ends = length_ends(source_lengths), length_ends(target_lengths)
+            histogram = pair_histogram((source_lengths, target_lengths), ends)
+            chain = best_chain(histogram[None], ends, num_buckets, *budget)
         if shuffle:
-            longest = int(max(source_ends[-1], target_ends[-1]))
-            check_budget(tokens_per_batch, longest, row_multiple)
-
-        histogram = np.zeros((len(source_ends), len(target_ends)), np.int64)
-        cells_of_pairs = (
-            np.searchsorted(source_ends, source_lengths),
-            np.searchsorted(target_ends, target_lengths),
-        )
-        np.add.at(histogram, cells_of_pairs, 1)
-        fewest = None
-        for chain in bucket_chains(histogram, source_ends, target_ends, num_buckets):
-            bucket = np.maximum(
-                np.searchsorted(chain[:, 0], source_lengths),
-                np.searchsorted(chain[:, 1], target_lengths),
-            )
-            shapes = cut_batches(chain, np.bincount(bucket), tokens_per_batch, row_multiple)
-            cells = sum(
-                (s.source_length + s.target_length) * s.rows * s.batches_per_epoch for s in shapes
-            )
-            if fewest is None or cells < fewest:
-                fewest, self._bucket, self._shapes = cells, bucket.astype(np.uint64), shapes
+            check_budget(tokens_per_batch, int(chain[-1].max()), row_multiple)
+        bucket = bucket_of(chain, source_lengths, target_lengths)
+        self._shapes = cut_batches(chain, np.bincount(bucket, minlength=len(chain)), *budget)
+        self._bucket = bucket.astype(np.uint8)  # num_buckets is 64 at most
         # One line a batch: its shape and where its pairs start in the order of an epoch. Pairs
         # left over lie just before those of the next bucket, so that the starts never change.
         self._shape_of_batch = np.repeat(
@@ -163,7 +153,7 @@ class BucketPlan:
             return np.argsort(self._bucket, kind="stable"), np.arange(self.steps_per_epoch)
         words = random_words(self._seed, (1, epoch), len(self._bucket) + self.steps_per_epoch)
         pair_words, batch_words = words[: len(self._bucket)], words[len(self._bucket) :]
-        keys = (self._bucket << np.uint64(56)) | (pair_words >> np.uint64(8))
+        keys = (self._bucket.astype(np.uint64) << np.uint64(56)) | (pair_words >> np.uint64(8))
         return np.argsort(keys, kind="stable"), np.argsort(batch_words, kind="stable")
 
     def shapes(self) -> list[BatchShape]:
@@ -242,6 +232,43 @@ def bucket_chains(
         came_from.append(total.argmin(axis=0))
         best = total.min(axis=0)
     return chains
+
+
+def pair_histogram(lengths: Sides, ends: Sides) -> np.ndarray:
+    """[K, L] int64 pairs whose sides round up to each source and target end."""
+    source, target = (np.searchsorted(e, np.arange(e[-1] + 1)) for e in ends)
+    cells = (source * len(ends[1]))[lengths[0]] + target[lengths[1]]
+    shape = len(ends[0]), len(ends[1])
+    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def bucket_of(chain: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Number of the first shape of `chain` that holds both sides, for lengths or length ends."""
+    return np.maximum(np.searchsorted(chain[:, 0], source), np.searchsorted(chain[:, 1], target))
+
+
+def bucket_totals(chain: np.ndarray, histograms: np.ndarray, ends: Sides) -> np.ndarray:
+    """[W, k] pairs in each bucket of `chain`, for W histograms [W, K, L]."""
+    bucket = bucket_of(chain, ends[0][:, None], ends[1][None, :])
+    return np.stack([histograms[:, bucket == b].sum(axis=1) for b in range(len(chain))], axis=1)
+
+
+def best_chain(
+    histograms: np.ndarray, ends: Sides, num_buckets: int, tokens_per_batch: int, row_multiple: int
+) -> np.ndarray:
+    """The one of `bucket_chains` whose batches have the fewest cells, those of empty rows too.
+
+    `histograms` is [W, K, L]: each of the W parts is cut into batches of its own.
+    """
+    fewest, best = None, None
+    for chain in bucket_chains(histograms.sum(axis=0), *ends, num_buckets):
+        cells = 0
+        for totals in bucket_totals(chain, histograms, ends):
+            for source, target, *size in cut_batches(chain, totals, tokens_per_batch, row_multiple):
+                cells += (source + target) * size[0] * size[1]
+        if fewest is None or cells < fewest:
+            fewest, best = cells, chain
+    return best
 
 
 def cut_batches(

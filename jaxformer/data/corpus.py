@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -18,13 +17,14 @@ import numpy as np
 
 from jaxformer.config import DataConfig
 from jaxformer.data.corpus_cache import (
-    append,
+    ArrayWriter,
+    building_folder,
     cache_directory,
-    cache_error,
-    checksum,
+    load_entry,
     move_away,
     publish,
-    temporary_sibling,
+    remove_stale,
+    write_manifest,
 )
 from jaxformer.errors import InputError
 
@@ -58,6 +58,29 @@ class CorpusReport:
         return f"{line}; dropped: {dropped}" if dropped else line
 
 
+class SentenceLengths:
+    """Tokens of each of N sentences, EOS counted; only the slice asked for is ever in memory.
+
+    Args:
+      offsets: [N + 1] int64, where each sentence starts in the ids.
+      change: other lengths to plan with, from stored ones, of the same shape; None: as stored.
+    """
+
+    def __init__(
+        self, offsets: np.ndarray, change: Callable[[np.ndarray], np.ndarray] | None = None
+    ):
+        self._offsets, self._change = offsets, change
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """[length of the slice] int32; the slice has no step."""
+        low, high, _ = part.indices(len(self))
+        lengths = np.diff(self._offsets[low : max(low, high) + 1]).astype(np.int32)
+        return lengths if self._change is None else self._change(lengths)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
     """N sentence pairs as flat arrays of token ids; every sentence ends in EOS, none has a BOS.
@@ -84,12 +107,12 @@ class TokenizedCorpus:
     @cached_property
     def source_lengths(self) -> np.ndarray:
         """[N] int32 tokens of each source sentence, EOS counted."""
-        return np.diff(self.source_offsets).astype(np.int32)
+        return SentenceLengths(self.source_offsets)[:]
 
     @cached_property
     def target_lengths(self) -> np.ndarray:
         """[N] int32 tokens of each target sentence, EOS counted."""
-        return np.diff(self.target_offsets).astype(np.int32)
+        return SentenceLengths(self.target_offsets)[:]
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Source and target ids of one pair, each [length] in the stored dtype."""
@@ -136,29 +159,29 @@ def prepare_corpus(
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     entry = cache_directory(config) / digest[:32]
+    remove_stale(entry.parent)
     if entry.exists():
         try:
-            return load_entry(entry, identity)
+            return map_corpus(entry, identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"{entry}: damaged ({error}); tokenising again", stacklevel=2)
             move_away(entry)
-    building = temporary_sibling(entry)
-    try:
-        building.mkdir(parents=True)
-    except OSError as error:
-        raise cache_error(building, error) from error
-    try:
+    with building_folder(entry) as building:
         tokenizers = source_tokenizer, target_tokenizer
         with progress_bar(progress) as bar:
             report = write_arrays(
                 building, source.pairs(role), tokenizers, filters, limits, bar.update
             )
         check_not_empty(report, source.describe(role), role)
-        write_manifest(building, identity, report)
+        write_manifest(building, identity, dataclasses.asdict(report), ARRAYS)
         publish(building, entry)
-        return load_entry(entry, identity)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    return map_corpus(entry, identity)
+
+
+def map_corpus(entry: Path, identity: dict) -> TokenizedCorpus:
+    """The corpus of a cache entry; `OSError`, `ValueError`, ... if the entry is damaged."""
+    arrays, report = load_entry(entry, identity, ARRAYS)
+    return TokenizedCorpus(**arrays, report=CorpusReport(**report))
 
 
 def progress_bar(shown: bool) -> Any:
@@ -225,11 +248,13 @@ def write_arrays(
     dtypes += [np.int64] * 3
     counts = np.zeros(4, np.int64)
     ends = [0, 0]
-    raw = [directory / f"{name}.raw" for name in ARRAYS]
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in raw]
+        files = [
+            stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
+            for name, dtype in zip(ARRAYS, dtypes, strict=True)
+        ]
         for file in files[2:4]:
-            append(file, np.zeros(1, np.int64))
+            file.append(np.zeros(1, np.int64))
         pairs = iter(pairs)
         while chunk := list(itertools.islice(pairs, CHUNK_PAIRS)):
             lines = zip(*chunk, strict=True)
@@ -238,18 +263,14 @@ def write_arrays(
             if filters:
                 reasons = drop_reasons(chunk, sides[0][1], sides[1][1], limits)
             keep = reasons == 0
-            append(files[4], counts.sum() + np.flatnonzero(keep))
+            files[4].append(counts.sum() + np.flatnonzero(keep))
             counts += np.bincount(reasons, minlength=4)
             for side, (ids, lengths) in enumerate(sides):
-                append(files[side], ids[np.repeat(keep, lengths)].astype(dtypes[side]))
+                files[side].append(ids[np.repeat(keep, lengths)])
                 offsets = ends[side] + np.cumsum(lengths[keep])
-                append(files[2 + side], offsets)
+                files[2 + side].append(offsets)
                 ends[side] = int(offsets[-1]) if len(offsets) else ends[side]
             advance(len(chunk))
-    for path, dtype in zip(raw, dtypes, strict=True):
-        if counts[0]:  # an empty file cannot be mapped; the caller refuses an empty corpus
-            np.save(path.with_suffix(".npy"), np.memmap(path, dtype, mode="r"))
-        path.unlink()
     kept, empty, too_long, ratio = (int(count) for count in counts)
     return CorpusReport(
         read=kept + empty + too_long + ratio,
@@ -277,27 +298,3 @@ def check_not_empty(report: CorpusReport, description: str, role: str) -> None:
         f"data.{role}: no pair of {description} is left: {report.summary()}; "
         f"{max(repairs, key=repairs.get)}"
     )
-
-
-def write_manifest(directory: Path, identity: dict, report: CorpusReport) -> None:
-    """Write `manifest.json`: what the entry is of, its report and a checksum of each array."""
-    manifest = {
-        "identity": identity,
-        "report": dataclasses.asdict(report),
-        "crc32": {name: checksum(directory / f"{name}.npy") for name in ARRAYS},
-    }
-    (directory / "manifest.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-
-
-def load_entry(entry: Path, identity: dict) -> TokenizedCorpus:
-    """Map the arrays of a cache entry; `ValueError`, `KeyError` or `OSError` if it is damaged."""
-    manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
-    if manifest["identity"] != identity:
-        raise ValueError("manifest.json belongs to another corpus")
-    arrays = {}
-    for name in ARRAYS:
-        path = entry / f"{name}.npy"
-        if checksum(path) != manifest["crc32"][name]:
-            raise ValueError(f"checksum of {path.name} differs")
-        arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return TokenizedCorpus(**arrays, report=CorpusReport(**manifest["report"]))

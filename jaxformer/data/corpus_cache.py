@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
+import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 
 from jaxformer.config import DataConfig, cache_folder
 from jaxformer.errors import InputError
+
+LOCK = "lock"  # a file in each folder that is being written, locked by the process that does
+TEMPORARY = re.compile(r"[0-9a-f]{32}\.\d+\.[0-9a-f]{8}\.tmp")
 
 
 def cache_directory(config: DataConfig) -> Path:
@@ -19,19 +27,50 @@ def cache_directory(config: DataConfig) -> Path:
     return Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
 
 
-def append(file: BinaryIO, values: np.ndarray) -> None:
-    """Write an array's bytes at the end of `file`; a full disk is an `InputError`."""
-    try:
-        file.write(values.tobytes())
-    except OSError as error:
-        raise cache_error(Path(file.name), error) from error
-
-
 def cache_error(path: Path, error: OSError) -> InputError:
     return InputError(
         f"data.cache_dir: cannot write {path}: {error.strerror}; set data.cache_dir or "
         "JAXFORMER_CACHE to a folder with room that may be written"
     )
+
+
+class ArrayWriter:
+    """A `.npy` file of one dimension that grows by `append`; its header is right once closed.
+
+    Raises:
+      InputError: the file cannot be written, or the disk is full.
+    """
+
+    def __init__(self, path: Path, dtype: Any):
+        self._path, self._dtype, self._count = path, np.dtype(dtype), 0
+        with self._checked():
+            self._file = path.open("wb")
+            self._write_header()
+
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cache_error(self._path, error) from error
+
+    def _write_header(self) -> None:
+        """NumPy leaves room in a header for any length, so that it can be written over."""
+        self._file.seek(0)
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values: np.ndarray) -> None:
+        with self._checked():
+            self._file.write(values.astype(self._dtype, copy=False).tobytes())
+        self._count += len(values)
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._checked(), self._file:
+            self._write_header()
 
 
 def checksum(path: Path) -> int:
@@ -42,6 +81,87 @@ def checksum(path: Path) -> int:
     return value
 
 
+def write_manifest(directory: Path, identity: dict, report: dict, names: tuple[str, ...]) -> None:
+    """Write `manifest.json`: what the entry is of, its report and a checksum of each array."""
+    manifest = {
+        "identity": identity,
+        "report": report,
+        "crc32": {name: checksum(directory / f"{name}.npy") for name in names},
+    }
+    path = directory / "manifest.json"
+    try:
+        path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    except OSError as error:
+        raise cache_error(path, error) from error
+
+
+def load_entry(
+    entry: Path, identity: dict, names: tuple[str, ...]
+) -> tuple[dict[str, np.ndarray], dict]:
+    """Map the arrays of an entry, and its report; `ValueError`, ... or `OSError` if damaged."""
+    manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
+    if manifest["identity"] != identity:
+        raise ValueError("manifest.json belongs to another corpus")
+    arrays = {}
+    for name in names:
+        path = entry / f"{name}.npy"
+        if checksum(path) != manifest["crc32"][name]:
+            raise ValueError(f"checksum of {path.name} differs")
+        arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return arrays, manifest["report"]
+
+
+@contextlib.contextmanager
+def building_folder(entry: Path) -> Iterator[Path]:
+    """A new folder to write an entry in, locked so that no other process takes it for stale.
+
+    The lock goes with the process, however that ends. The folder is deleted on leaving, unless
+    it was published.
+    """
+    while True:
+        building = temporary_sibling(entry)
+        try:
+            building.mkdir(parents=True)
+            lock = (building / LOCK).open("wb")
+        except FileNotFoundError:
+            continue  # taken for stale before it was locked
+        except OSError as error:
+            raise cache_error(building, error) from error
+        if try_lock(lock.fileno()) and os.fstat(lock.fileno()).st_nlink:
+            break
+        lock.close()
+    with lock:
+        try:
+            yield building
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Whether this process has the lock now; on a file system without locks, True."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def remove_stale(cache: Path) -> None:
+    """Delete what killed processes left half written: temporary folders that nobody locks."""
+    try:
+        names = os.listdir(cache)
+    except OSError:
+        return  # there is no such folder yet, or nothing in it that this process may delete
+    for path in (cache / name for name in names if TEMPORARY.fullmatch(name)):
+        # The lock is made where there is none, so that a process that has just made the folder
+        # and not yet locked it sees that it has lost it.
+        with contextlib.suppress(OSError), (path / LOCK).open("ab") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def publish(building: Path, entry: Path) -> None:
     """Move a finished entry to its place, unless another process was first."""
     try:
@@ -49,6 +169,8 @@ def publish(building: Path, entry: Path) -> None:
     except OSError:
         if not entry.is_dir():
             raise
+    else:
+        (entry / LOCK).unlink()
 
 
 def temporary_sibling(entry: Path) -> Path:

@@ -54,19 +54,13 @@ class PackedPlan:
         shuffle: bool = True,
     ):
         check_lengths(source_lengths, target_lengths)
-        longest = int(max(source_lengths.max(), target_lengths.max()))
-        if longest > row_length:
-            raise InputError(
-                f"data.max_length={row_length}: a sentence of {longest} tokens does not fit into "
-                f"a packed row; raise it to {longest}, or use data.batching='buckets'"
-            )
+        check_row_length(int(max(source_lengths.max(), target_lengths.max())), row_length)
         self._seed, self._shuffle, self._row_length = seed, shuffle, row_length
         self._tokens = int(source_lengths.sum()), int(target_lengths.sum())
         check_budget(tokens_per_batch, row_length, row_multiple)
         self._batch_rows = rows_per_batch(tokens_per_batch, row_length, row_multiple)
 
-        order = np.argsort(random_words(seed, (0,), len(source_lengths)), kind="stable")
-        row_of_pair = pack_rows(source_lengths[order], target_lengths[order], row_length)
+        order, row_of_pair = pack_in_order(source_lengths, target_lengths, row_length, seed)
         by_row = np.argsort(row_of_pair, kind="stable")
         self._pairs = order[by_row]
         self._row_offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
@@ -121,6 +115,23 @@ class PackedPlan:
         )
 
 
+def check_row_length(longest: int, row_length: int) -> None:
+    """Raise `InputError` if a sentence of `longest` tokens does not fit into a row."""
+    if longest > row_length:
+        raise InputError(
+            f"data.max_length={row_length}: a sentence of {longest} tokens does not fit into "
+            f"a packed row; raise it to {longest}, or use data.batching='buckets'"
+        )
+
+
+def pack_in_order(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, row_length: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The seeded order in which the pairs are packed, [N], and the row that each gets, [N]."""
+    order = np.argsort(random_words(seed, (0,), len(source_lengths)), kind="stable")
+    return order, pack_rows(source_lengths[order], target_lengths[order], row_length)
+
+
 def starts_in_row(lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
     """First column of each pair, whose row begins with the pair number `first`."""
     before = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -168,4 +179,7 @@ def pack_rows(
         room[lane, chosen] -= need
         row_of_pair[step] = names[lane, chosen]
     # Names count the rows that were opened; rows that stayed empty get no number.
-    return np.unique(row_of_pair.reshape(-1)[:count], return_inverse=True)[1]
+    row_of_pair = row_of_pair.reshape(-1)[:count]
+    holds_pairs = np.zeros(next_name, bool)
+    holds_pairs[row_of_pair] = True
+    return (np.cumsum(holds_pairs) - 1)[row_of_pair]

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxformer.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source_tokenizer.model"
@@ -24,6 +21,8 @@ TARGET_FILE = "target_tokenizer.model"
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space inside pieces
 _STAND_INS = range(0x10FFFD, 0x100000, -1)  # private use: hardly ever in text
+NORMAL = 1  # kind of a piece: neither special, nor a byte, nor a symbol of the user's
+_MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # as SentencePiece numbers them
 # Vocabularies of the same pieces may still differ in normalisation, spaces and bytes.
 _PROBE = " Ab\u00bd\uff21  e\u0301\t\u2581\U0001f600 b "
 
@@ -34,6 +33,7 @@ class Tokenizer:
     With a model trained here `decode(encode(lines)) == lines` for any Unicode text.
 
     Attributes:
+      model: the bytes of the model file.
       vocab_size: number of ids, special ones included.
       pad_id, eos_id, bos_id, unk_id: 0, 1, 2, 3 in models trained here.
     Args:
@@ -50,7 +50,7 @@ class Tokenizer:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, OSError) as error:
             raise InputError(f"{where}: not a SentencePiece model: {error}") from error
-        self._model = model
+        self.model = model
         self.vocab_size: int = self._processor.vocab_size()
         self.pad_id: int = self._processor.pad_id()
         self.eos_id: int = self._processor.eos_id()
@@ -88,7 +88,7 @@ class Tokenizer:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(temporary, "wb") as file:
-                file.write(self._model)
+                file.write(self.model)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -122,6 +122,26 @@ class Tokenizer:
                 if SPACE_MARK in line:
                     ids[index] = self._encode_space_mark(line)
         return ids
+
+    @cached_property
+    def model_type(self) -> str:
+        """bpe, unigram, word or char: how the model cuts text into pieces."""
+        trainer = b"".join(value for field, value in _wire_fields(self.model) if field == 2)
+        types = [value for field, value in _wire_fields(trainer) if field == 3]
+        return _MODEL_TYPES[types[-1] if types else 1]
+
+    @cached_property
+    def vocabulary(self) -> list[tuple[str, float, int]]:
+        """Piece, score and kind of each id; only pieces of kind NORMAL are cut and joined."""
+        entries = [dict(_wire_fields(value)) for at, value in _wire_fields(self.model) if at == 1]
+        return [
+            (
+                entry[1].decode(),
+                struct.unpack("<f", entry.get(2, bytes(4)))[0],
+                entry.get(3, NORMAL),
+            )
+            for entry in entries
+        ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each row of ids; pad, eos and bos leave nothing, unk becomes U+2047.
@@ -158,6 +178,29 @@ class Tokenizer:
             if ids[-len(marked) :] == marked:
                 ids[-len(marked) :] = wanted
         return ids
+
+
+def _wire_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field of a protocol buffer; SentencePiece's models are one."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        field, kind = divmod(varint(), 8)
+        if kind == 0:
+            yield field, varint()
+            continue
+        size = varint() if kind == 2 else {1: 8, 5: 4}[kind]
+        yield field, message[at : at + size]
+        at += size
 
 
 def _bad_line(lines: Any) -> str:

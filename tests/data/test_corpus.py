@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer.config import DataConfig
 from jaxformer.data import corpus as corpus_module
-from jaxformer.data.corpus import CorpusReport, cache_directory, prepare_corpus
+from jaxformer.data.corpus import CorpusReport, SentenceLengths, cache_directory, prepare_corpus
 from jaxformer.errors import InputError
 
 PAIRS = [
@@ -287,3 +287,14 @@ def test_slow_work_shows_a_progress_bar_on_stderr(tmp_path, capfd, monkeypatch):
     )
     out, err = capfd.readouterr()
     assert out == "" and "tokenising: 6.00 pairs" in err
+
+
+def test_lengths_are_read_slice_by_slice():
+    offsets = np.array([0, 4, 5, 7, 17], np.int64)
+    lengths = SentenceLengths(offsets)
+    assert len(lengths) == 4
+    assert lengths[:].tolist() == [4, 1, 2, 10] and lengths[:].dtype == np.int32
+    assert lengths[1:3].tolist() == [1, 2]
+    assert lengths[3:9].tolist() == [10]
+    assert lengths[4:4].tolist() == lengths[3:1].tolist() == []
+    assert SentenceLengths(offsets, lambda stored: stored * 2)[2:4].tolist() == [4, 20]
