@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxformer.storage.workdir import write_atomically
+
+STEPS_IN_FLIGHT = 2  # dispatched steps that the devices may not have done
 
 
 def log(message: str) -> None:
@@ -22,23 +26,65 @@ def log(message: str) -> None:
     sys.stdout.flush()
 
 
-class MetricSums:
-    """Sums metric sums of steps; they stay on the device until `fetch`."""
+class Interval(NamedTuple):
+    """Totals of the steps between two log lines.
 
-    def __init__(self):
-        self._pending: list[dict[str, jax.Array]] = []
+    Attributes:
+      step: updates done at its end.
+      steps: updates in it.
+      sums: of the metric sums of these steps, in float64.
+    """
 
-    def add(self, sums: dict[str, jax.Array]) -> None:
-        self._pending.append(sums)
-        if len(self._pending) > 2:  # bounds how far the host runs ahead of the devices
-            jax.block_until_ready(self._pending[-3])
+    step: int
+    steps: int
+    sums: dict[str, float]
 
-    def fetch(self) -> dict[str, float]:
-        """Totals of everything added since the last fetch, in float64."""
-        fetched = jax.device_get(self._pending)
-        self._pending = []
-        names = fetched[0] if fetched else ()
-        return {name: float(np.sum([s[name] for s in fetched], dtype=np.float64)) for name in names}
+
+class IntervalSums:
+    """Adds up the metric sums of steps; each is read `STEPS_IN_FLIGHT` steps later.
+
+    The copy of a step's sums to the host is asked for when the step is dispatched, so that it is
+    made as soon as the step ends, while the devices work on. Waiting for it bounds how far the
+    host runs ahead, and is the only wait. Float64 on the host keeps token counts exact.
+
+    Args:
+      ends: whether an interval ends at a step.
+    """
+
+    def __init__(self, ends: Callable[[int], bool]):
+        self._ends = ends
+        self._in_flight: deque[tuple[int, dict[str, jax.Array]]] = deque()
+        self._steps, self._totals = 0, {}
+        self.loss = 0.0  # loss sum of the newest step that was read
+
+    def add(self, step: int, sums: dict[str, jax.Array]) -> Interval | None:
+        """Take in the sums of the dispatched update number `step`.
+
+        Returns:
+          The interval that ended `STEPS_IN_FLIGHT` steps ago, if one did.
+        """
+        for value in sums.values():
+            value.copy_to_host_async()
+        self._in_flight.append((step, sums))
+        return self._read() if len(self._in_flight) > STEPS_IN_FLIGHT else None
+
+    def flush(self) -> list[Interval]:
+        """Wait for all dispatched steps; the intervals that ended with them."""
+        read = [self._read() for _ in range(len(self._in_flight))]
+        return [interval for interval in read if interval is not None]
+
+    def _read(self) -> Interval | None:
+        step, sums = self._in_flight.popleft()
+        values = {name: float(value) for name, value in jax.device_get(sums).items()}
+        for name, value in values.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+        self.loss = values["loss"]
+        self._steps += 1
+        if not self._ends(step):
+            return None
+        interval = Interval(step, self._steps, self._totals)
+        self._steps, self._totals = 0, {}
+        return interval
 
 
 class MetricsWriter:
@@ -51,16 +97,15 @@ class MetricsWriter:
     """
 
     def __init__(self, metrics_file: Path, first_step: int):
-        from tensorboardX import SummaryWriter
-
         if metrics_file.is_file():
             complete = metrics_file.read_text("utf-8").split("\n")[:-1]
             kept = [line for line in complete if self._is_before(json.loads(line), first_step)]
             write_atomically(metrics_file, "".join(line + "\n" for line in kept))
         self._file = metrics_file.open("a", encoding="utf-8")
-        self._events = SummaryWriter(
-            str(metrics_file.parent / "tensorboard"), purge_step=first_step + 1
+        self._open_events = functools.partial(
+            open_events, metrics_file.parent / "tensorboard", first_step + 1
         )
+        self._events = None
 
     @staticmethod
     def _is_before(row: dict[str, Any], first_step: int) -> bool:
@@ -70,13 +115,23 @@ class MetricsWriter:
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:
         self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
         self._file.flush()
+        # The library takes long to load, so that is done while the devices work on a step.
+        self._events = self._events or self._open_events()
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._events.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
         self._file.close()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def open_events(folder: Path, first_step: int):
+    """The TensorBoard writer; events of `first_step` and later that are there are made void."""
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=first_step)
 
 
 class Progress:
@@ -122,6 +177,8 @@ class Progress:
             f"loss {values['loss']:.3f}  lr {values['learning_rate']:.2e}  "
             f"{values['target_tokens_per_second']:,.0f} target tok/s"
         )
+        if "mfu" in values:
+            figures += f"  MFU {values['mfu']:.1%}"
         if self._bar.disable:
             log(f"step {step:,}/{self._num_steps:,}  {figures}  {left} left")
         else:

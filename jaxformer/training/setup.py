@@ -16,6 +16,7 @@ from jaxformer.data.batching import Plan
 from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
 from jaxformer.data.loader import make_plan, plan_summary
 from jaxformer.data.sources import Source, make_source
+from jaxformer.data.subword_sampling import SubwordSampler, make_sampler
 from jaxformer.data.tokenizer_training import load_or_train
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
@@ -23,6 +24,7 @@ from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
 from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
 from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
+from jaxformer.training.attention_check import check_attention
 from jaxformer.training.metrics import log
 from jaxformer.training.optimizer import make_optimizer, make_schedule
 from jaxformer.training.state import abstract_state, make_init
@@ -39,6 +41,7 @@ class Run:
     tokenizers: tuple[Tokenizer, Tokenizer]
     corpus: TokenizedCorpus
     plan: Plan
+    sampler: SubwordSampler | None  # None: tokenizer.sampling_rate is 0
     validation: EvaluationSet
     mesh: Mesh
     task: Translation
@@ -93,7 +96,16 @@ def prepare_run(config: Config, path: Path) -> Run:
         log(f"changed since the last start: {line}")
     corpus = prepare_corpus(source, "train", *tokenizers, config.data, filters=True, progress=True)
     row_multiple = batch_parts(mesh) * config.optimizer.accumulation_steps
-    plan = make_plan(corpus, config.data, seed=config.seed, row_multiple=row_multiple, shuffle=True)
+    sampler = make_sampler(corpus, tokenizers, config)
+    plan = make_plan(
+        corpus,
+        config.data,
+        seed=config.seed,
+        row_multiple=row_multiple,
+        shuffle=True,
+        sampler=sampler,
+    )
+    log(check_attention(config, plan.shapes(), mesh))
     task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
     schedule = make_schedule(
         config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps
@@ -109,6 +121,7 @@ def prepare_run(config: Config, path: Path) -> Run:
         tokenizers=tokenizers,
         corpus=corpus,
         plan=plan,
+        sampler=sampler,
         validation=evaluator.load(source, "validation"),
         mesh=mesh,
         task=task,
@@ -159,6 +172,6 @@ def describe_run(run: Run) -> str:
             f"          {run.corpus.report.summary()}; {vocabulary}",
             f"batches   {run.config.data.batching}, {run.config.data.tokens_per_batch:,} tokens a "
             "side",
-            *(f"          {line}" for line in plan_summary(run.plan).splitlines()),
+            *(f"          {line}" for line in plan_summary(run.plan, run.sampler).splitlines()),
         ]
     )

@@ -188,6 +188,31 @@ def test_max_seconds_ends_a_start_and_each_start_gets_on(
     assert list_steps(tmp_path / "checkpoints") == [1, 2]
 
 
+def test_a_run_tells_its_memory_and_speed_and_makes_a_profile(
+    small_run, one_device, tmp_path, monkeypatch, capsys
+):
+    replace_measurement(monkeypatch, [1.0] * 2)
+    config = change(
+        small_run.config, training__num_steps=12, training__log_every=5, training__profile_steps=2
+    )
+    result = train(config, tmp_path)
+    out = capsys.readouterr().out
+    assert (result.step, result.exit_status) == (12, 0)
+    assert [row["step"] for row in read_metrics(tmp_path, "train")] == [5, 10, 12]
+    assert all(row["model_flops_per_second"] > 0 for row in read_metrics(tmp_path, "train"))
+    assert out.count("memory    ") == 1 and f"profile   {tmp_path / 'profile'}" in out
+    assert len(list((tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb"))) == 1
+
+
+def test_too_little_memory_ends_a_start_before_anything_is_made(
+    small_run, one_device, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("jaxformer.training.memory.device_memory", lambda device: 1000)
+    with pytest.raises(InputError, match="which has 0.0 MiB: .*lower data.max_length"):
+        train(small_run.config, tmp_path)
+    assert list_steps(tmp_path / "checkpoints") == []
+
+
 def test_a_finished_run_only_reports(small_run, tmp_path, monkeypatch, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(small_run.workdir, workdir)

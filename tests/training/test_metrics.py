@@ -5,7 +5,13 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from jaxformer.training.metrics import MetricSums, MetricsWriter, Progress, format_seconds
+from jaxformer.training.metrics import (
+    Interval,
+    IntervalSums,
+    MetricsWriter,
+    Progress,
+    format_seconds,
+)
 
 
 def read(path):
@@ -14,21 +20,35 @@ def read(path):
     ]
 
 
-def test_sums_add_up_and_start_again_after_fetch():
-    sums = MetricSums()
-    for value in (1.0, 2.0, 3.0, 4.5):
-        sums.add({"loss": jnp.float32(value), "tokens": jnp.float32(10.0)})
-    assert sums.fetch() == {"loss": 10.5, "tokens": 40.0}
-    assert sums.fetch() == {}
-    sums.add({"loss": jnp.float32(7.0)})
-    assert sums.fetch() == {"loss": 7.0}
+def sums_of(loss, tokens=10.0):
+    return {"loss": jnp.float32(loss), "tokens": jnp.float32(tokens)}
+
+
+def test_an_interval_comes_two_steps_after_its_end_with_its_own_sums():
+    sums = IntervalSums(lambda step: step % 3 == 0)
+    returned = [sums.add(step, sums_of(loss)) for step, loss in enumerate([1, 2, 4, 8, 16], 1)]
+    assert returned[:4] == [None] * 4
+    assert returned[4] == Interval(3, 3, {"loss": 7.0, "tokens": 30.0})
+    assert sums.loss == 4.0
+    sums.add(6, sums_of(32))
+    assert sums.flush() == [Interval(6, 3, {"loss": 56.0, "tokens": 30.0})]
+    assert sums.loss == 32.0 and sums.flush() == []
+
+
+def test_flushing_within_an_interval_loses_nothing():
+    sums = IntervalSums(lambda step: step == 4)
+    for step in (1, 2, 3):
+        sums.add(step, sums_of(step))
+        assert sums.flush() == []
+    sums.add(4, sums_of(4))
+    assert sums.flush() == [Interval(4, 4, {"loss": 10.0, "tokens": 40.0})]
 
 
 def test_many_float32_sums_do_not_lose_the_small_ones():
-    sums = MetricSums()
-    for value in (2.0**24, 1.0, 1.0, 1.0):
-        sums.add({"tokens": jnp.float32(value)})
-    assert sums.fetch()["tokens"] == 2.0**24 + 3
+    sums = IntervalSums(lambda step: step == 4)
+    for step, value in enumerate((2.0**24, 1.0, 1.0, 1.0), 1):
+        sums.add(step, sums_of(0.0, tokens=value))
+    assert sums.flush()[0].sums["tokens"] == 2.0**24 + 3
 
 
 def test_lines_are_complete_json_objects(tmp_path):

@@ -1,0 +1,93 @@
+"""Measuring a run on held-out text, and the search for its best checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxformer.evaluation.evaluate import Evaluation
+from jaxformer.storage.checkpoint import HIGHER_IS_BETTER, load_params, resolve_checkpoint
+from jaxformer.storage.workdir import write_atomically
+from jaxformer.training.metrics import MetricsWriter, log
+from jaxformer.training.setup import Run
+from jaxformer.training.state import TrainState
+
+
+@dataclasses.dataclass
+class Selection:
+    """The search for the best evaluation; saved with each checkpoint.
+
+    Attributes:
+      best: value of training.best_metric, None before the first evaluation.
+      best_step: where it was seen.
+      waiting: evaluations since then.
+    """
+
+    best: float | None = None
+    best_step: int = 0
+    waiting: int = 0
+
+    def update(self, value: float, step: int, *, higher: bool) -> bool:
+        """Take an evaluation in; True if it is the best so far."""
+        better = self.best is None or (value > self.best if higher else value < self.best)
+        if better:
+            self.best, self.best_step, self.waiting = value, step, 0
+        else:
+            self.waiting += 1
+            if value == self.best:
+                self.best_step = step  # of equal ones the checkpoint of the later is kept
+        return better
+
+
+def evaluate_validation(
+    run: Run, state: TrainState, selection: Selection, writer: MetricsWriter, step: int
+) -> dict[str, float]:
+    """Loss, BLEU and chrF on the validation split; logs them with a few samples."""
+    settings = run.config.training
+    result = run.evaluator.measure(
+        state.eval_params,
+        run.validation,
+        dataclasses.replace(run.config.decoding, beam_size=settings.eval_beam_size),
+        count=settings.eval_sentences,
+    )
+    metrics = result.metrics()
+    better = selection.update(
+        metrics[settings.best_metric], step, higher=HIGHER_IS_BETTER[settings.best_metric]
+    )
+    writer.write(step, "validation", metrics | {"bleu_signature": result.scores.bleu_signature})
+    log(f"step {step:,}  validation  {format_evaluation(result)}{'  best' if better else ''}")
+    shown = list(zip(run.validation.pairs, result.hypotheses, strict=False))
+    for (source, reference), hypothesis in shown[: settings.num_samples]:
+        log(f"    source      {source}\n    reference   {reference}\n    translation {hypothesis}")
+    run.workdir.samples.mkdir(exist_ok=True)
+    rows = ["source\treference\ttranslation"]
+    rows += ["\t".join(x.replace("\t", " ") for x in (*pair, text)) for pair, text in shown]
+    write_atomically(run.workdir.samples / f"step_{step}.tsv", "\n".join(rows) + "\n")
+    return metrics
+
+
+def evaluate_held_out(run: Run, writer: MetricsWriter, step: int) -> dict[str, Evaluation]:
+    """The best checkpoint on the test split and, where there is one, the compositional split."""
+    roles = [role for role in ("test", "compositional") if role in run.source.roles]
+    if not roles:
+        return {}
+    folder = resolve_checkpoint(run.workdir.checkpoints, "best", run.config.training.best_metric)
+    params = load_params(folder, run.abstract.params)
+    evaluations = {}
+    for role in roles:
+        evaluations[role] = run.evaluator.measure(
+            params,
+            run.evaluator.load(run.source, role),
+            run.config.decoding,
+            description=f"translating {role}",
+        )
+        writer.write(step, role, evaluations[role].metrics())
+    return evaluations
+
+
+def format_evaluation(result: Evaluation) -> str:
+    """One line of figures."""
+    return (
+        f"BLEU {result.scores.bleu:.2f}  chrF {result.scores.chrf:.2f}  loss {result.loss:.3f}  "
+        f"perplexity {result.perplexity:.2f}  accuracy {result.accuracy:.1%}  "
+        f"{result.sentences / result.seconds:,.0f} sentences/s"
+    )

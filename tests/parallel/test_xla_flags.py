@@ -1,0 +1,114 @@
+"""XLA takes every flag of the presets, and a user's own flags win."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jaxformer.parallel.backend import configure_backend
+from jaxformer.parallel.xla_flags import XLA_FLAGS, add_xla_flags, expected_platform
+
+LATENCY_HIDING = "--xla_gpu_enable_latency_hiding_scheduler"
+BARRIERS = "--xla_disable_hlo_passes=cse_barrier_expander"
+# Temporary megabytes of a gradient through six layers, and a checksum of it.
+REMAT = """
+import dataclasses, sys
+import jax, jax.numpy as jnp
+from jaxformer.model_config import TransformerConfig
+from jaxformer.models.transformer import Transformer
+config = TransformerConfig(vocab_size=50, num_encoder_layers=5, num_decoder_layers=1, d_model=64,
+                           d_ff=256, num_heads=2, remat=sys.argv[1] == "remat")
+model, ids = Transformer(config), jnp.ones((16, 64), jnp.int32)
+params = model.init(jax.random.key(0), ids, ids)["params"]
+loss = lambda params: jnp.sum(jnp.sin(model.apply({"params": params}, ids, ids)))
+step = jax.jit(jax.grad(loss)).lower(params).compile()
+size = sum(jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(step(params)))
+print(step.memory_analysis().temp_size_in_bytes / 1e6, float(size))
+"""
+
+
+def start_jax(xla_flags):
+    """A fresh process that compiles with XLA_FLAGS; XLA ends it at a flag that it does not know."""
+    return subprocess.run(
+        [sys.executable, "-c", "import jax; print(jax.jit(lambda x: x + 1)(1))"],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_the_installed_xla_knows_every_flag():
+    flags = [f"--{name}={value}" for preset in XLA_FLAGS.values() for name, value in preset.items()]
+    assert flags == [BARRIERS, f"{LATENCY_HIDING}=true"]
+    ended = start_jax(" ".join(flags))
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+
+
+def test_an_unknown_flag_would_have_been_noticed():
+    ended = start_jax("--xla_gpu_no_such_flag=true")
+    assert ended.returncode != 0 and "Unknown flag in XLA_FLAGS" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "xla_flags"),
+    [
+        ({"JAX_PLATFORMS": "cuda"}, f"{LATENCY_HIDING}=true"),
+        ({"JAX_PLATFORMS": "gpu,cpu"}, f"{LATENCY_HIDING}=true"),
+        ({"JAX_PLATFORMS": "cpu"}, BARRIERS),
+        (
+            {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_disable_hlo_passes=x"},
+            "--xla_disable_hlo_passes=x",
+        ),
+        ({"JAX_PLATFORMS": "tpu"}, None),
+        ({"JAX_PLATFORMS": "cuda", "JAXFORMER_XLA_FLAGS": "off"}, None),
+        (
+            {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_dump_to=x"},
+            f"--xla_dump_to=x {LATENCY_HIDING}=true",
+        ),
+        (
+            {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": f"{LATENCY_HIDING}=false"},
+            f"{LATENCY_HIDING}=false",
+        ),
+    ],
+)
+def test_what_is_added(environment, xla_flags):
+    before = environment.get("XLA_FLAGS", "").split()
+    added = add_xla_flags(environment)
+    assert environment.get("XLA_FLAGS") == xla_flags
+    assert before + added == (xla_flags or "").split()
+
+
+@pytest.mark.parametrize(
+    ("installed", "platform"),
+    [({"jax_cuda13_plugin"}, "gpu"), ({"libtpu"}, "tpu"), (set(), "cpu")],
+)
+def test_the_platform_follows_from_what_is_installed(installed, platform, monkeypatch):
+    monkeypatch.setattr(
+        "jaxformer.parallel.xla_flags.importlib.util.find_spec",
+        lambda name: object() if name in installed else None,
+    )
+    assert expected_platform({}) == platform
+
+
+def test_the_backend_is_configured_with_them(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "unused")
+    configure_backend()
+    assert os.environ["XLA_FLAGS"] == f"{LATENCY_HIDING}=true"
+
+
+def test_the_flag_for_cpus_makes_remat_save_memory():
+    def measure(mode, xla_flags):
+        ended = subprocess.run(
+            [sys.executable, "-c", REMAT, mode],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags},
+            capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+        return [float(figure) for figure in ended.stdout.split()]
+
+    plain, gradient = measure("plain", BARRIERS)
+    merged, _ = measure("remat", "")
+    remat, same_gradient = measure("remat", BARRIERS)
+    assert remat < 0.5 * plain and remat < 0.5 * merged
+    assert same_gradient == pytest.approx(gradient, rel=1e-4)

@@ -1,0 +1,48 @@
+"""FLOPs of a step: counted by hand, and beside the parameters of the real model."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxformer.model_config import TransformerConfig
+from jaxformer.models.transformer import Transformer
+from jaxformer.training.flops import training_flops
+
+SMALL = dict(
+    vocab_size=10, num_encoder_layers=1, num_decoder_layers=2, d_model=4, d_ff=8, num_heads=2
+)
+
+
+def test_one_pair_by_hand():
+    # A source token: encoder attention 4 * 16, feed-forward 2 * 32, cross-attention 2 * 2 * 16.
+    # A target token: 2 layers of 4 * 16 + 2 * 16 + 2 * 32, logits 4 * 10.
+    # Scores and sums: 2 * 4 * (9 + 2 * 4 + 2 * 6).
+    expected = 6 * (3 * 192 + 2 * 360 + 232)
+    assert training_flops(TransformerConfig(**SMALL), [3], [2]) == expected
+
+
+def test_a_gated_feed_forward_has_three_matrices():
+    config = TransformerConfig(**SMALL, activation="swiglu")
+    assert training_flops(config, [3], [2]) == 6 * (3 * 224 + 2 * 424 + 232)
+
+
+def test_a_separate_target_vocabulary_makes_the_logits():
+    config = TransformerConfig(**SMALL | {"target_vocab_size": 30})
+    assert training_flops(config, [3], [2]) == 6 * (3 * 192 + 2 * (360 + 4 * 20) + 232)
+
+
+def test_pairs_add_up():
+    config = TransformerConfig(**SMALL)
+    apart = training_flops(config, [3], [2]) + training_flops(config, [5], [1])
+    assert training_flops(config, [3, 5], [2, 1]) == apart
+
+
+@pytest.mark.parametrize("activation", ["relu", "geglu"])
+def test_six_for_each_parameter_in_a_matrix_product(activation):
+    """Of the model as it is: one token a side, all scores are of 1 x 1."""
+    config = TransformerConfig.preset("tiny", vocab_size=500, activation=activation)
+    token = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes) if leaf.ndim == 2)
+    scores = 2 * config.d_model * (4 + 2 * 4)
+    assert training_flops(config, [1], [1]) == 6 * (parameters + scores)
