@@ -2,9 +2,9 @@
 
 Command:   python train.py --config=configs/multi30k_tiny.py --config.data.root=DIR
            (DIR holds {train,val,test_2016_flickr}.lc.norm.tok.{en,de})
-Hardware:  2 CPU cores
-Score:     33.2 on test_2016_flickr after 40 minutes, 1,973 updates; the full run not yet
-Published: 41.02 tokenised lower-cased BLEU on test_2016_flickr
+Hardware:  2 CPU cores, 56 minutes
+Score:     39.44 tokenised lower-cased BLEU on test_2016_flickr
+Published: 41.02, with a vocabulary of 10,000, 8,192 tokens an update and up to 8,000 updates
 """
 
 from jaxformer.config import (
