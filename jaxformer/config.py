@@ -42,7 +42,7 @@ class DataConfig:
     batching: str = "buckets"  # buckets (one pair a row, few lengths) or packed (many a row)
     tokens_per_batch: int = 4096  # rows x length, a side, padding included, over all devices
     num_buckets: int = 6  # compiled shapes at most, for batching=buckets
-    window_pairs: int = 4_000_000  # pairs planned and shuffled at a time; bounds the memory
+    window_pairs: int = 8_000_000  # pairs planned and shuffled at a time; bounds the memory
     workers: int = 0  # processes that sample segmentations (tokenizer.sampling_rate); 0: a thread
     cache_dir: str = ""  # of tokenised corpora; "": JAXFORMER_CACHE or ~/.cache/jaxformer
 

@@ -8,7 +8,9 @@ batches.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Protocol
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,6 +61,17 @@ class Plan(Protocol):
     def rows(self, step: int) -> tuple[np.ndarray, int, int]: ...
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout: ...
+
+
+def remember(function: Callable[[int], Any], count: int) -> Callable[[int], Any]:
+    """`function` with its last `count` results kept; each is computed by one thread only."""
+    cached, lock = functools.lru_cache(maxsize=count)(function), threading.Lock()
+
+    def ask(index: int) -> Any:
+        with lock:
+            return cached(index)
+
+    return ask
 
 
 def random_words(seed: int, stream: tuple[int, ...], count: int) -> np.ndarray:
@@ -145,7 +158,7 @@ class BucketPlan:
         batch_rows = np.array([s.rows for s in self._shapes])[self._shape_of_batch]
         self._start_of_batch = np.cumsum(batch_rows) - batch_rows
         self.steps_per_epoch = len(batch_rows)
-        self._epoch = functools.lru_cache(maxsize=2)(self._draw_epoch)
+        self._epoch = remember(self._draw_epoch, 2)
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the pairs, bucket by bucket, and order of the batches."""

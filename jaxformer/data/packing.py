@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from jaxformer.data.batching import (
@@ -15,6 +13,7 @@ from jaxformer.data.batching import (
     check_lengths,
     padding_efficiency,
     random_words,
+    remember,
     rows_per_batch,
 )
 from jaxformer.errors import InputError
@@ -70,7 +69,7 @@ class PackedPlan:
         self._source_starts = starts_in_row(source_lengths[self._pairs], first)
         self._target_starts = starts_in_row(target_lengths[self._pairs], first)
         self.steps_per_epoch = -(-len(row_sizes) // self._batch_rows)
-        self._epoch = functools.lru_cache(maxsize=2)(self._draw_epoch)
+        self._epoch = remember(self._draw_epoch, 2)
 
     def _draw_epoch(self, epoch: int) -> np.ndarray:
         """Order of the rows, -1 for the empty rows that fill the last batch."""

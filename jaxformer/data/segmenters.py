@@ -19,8 +19,10 @@ from jaxformer.errors import InputError
 Word = tuple[int, ...]  # ids
 Merge = tuple[float, int, int]  # minus score, place, merged id: the least is the best
 Chain = list[tuple[Word, list[Merge]]]  # states from best merge to best merge; the last has none
-# A word's merges or lattice are kept, as few words make up most of a text; 1 to 2 KB each.
+# A word's merges or lattice are kept, as few words make up most of a text. They grow with the
+# square of its length, 4 KB at 10 pieces, so those of long words (text without spaces) are not.
 WORDS_KEPT = 50_000
+PIECES_KEPT = 16  # of the longest word that is kept
 ATOM = "\ud800"  # before pieces that are never cut or joined; no piece holds a lone surrogate
 
 
@@ -93,7 +95,8 @@ class BpeDropout:
         """Ids of a random segmentation of `word`, for 0 < rate < 1."""
         chain = self._words.get(word)
         if chain is None:
-            chain = keep(self._words, word, self._chain(self._pieces.split(word)))
+            characters = self._pieces.split(word)
+            chain = keep(self._words, word, self._chain(characters), len(characters))
         while True:
             # How many rounds in a row make their best merge.
             rounds = int(math.log(1.0 - generator.random()) / math.log1p(-rate))
@@ -107,7 +110,7 @@ class BpeDropout:
             state = merged(state, merges[left_out])
             chain = self._detours.get(state)
             if chain is None:
-                chain = keep(self._detours, state, self._chain(state))
+                chain = keep(self._detours, state, self._chain(state), len(state))
 
     def milder(self, rate: float) -> float:
         """A rate with fewer pieces."""
@@ -190,14 +193,15 @@ class UnigramSampling:
             weights = list(itertools.accumulate(math.exp(value - best) for value in logs))
             total.append(best + math.log(weights[-1]))
             lattice.append((weights, starts, ids))
-        return keep(self._lattices, (word, rate), lattice)
+        return keep(self._lattices, (word, rate), lattice, len(lattice))
 
 
-def keep(cache: dict, key: Any, value: Any) -> Any:
-    """Put a value into a cache of at most WORDS_KEPT, and return it."""
-    if len(cache) >= WORDS_KEPT:
-        cache.clear()
-    cache[key] = value
+def keep(cache: dict, key: Any, value: Any, pieces: int) -> Any:
+    """Put a word's value into a cache of at most WORDS_KEPT, unless it is long, and return it."""
+    if pieces <= PIECES_KEPT:
+        if len(cache) >= WORDS_KEPT:
+            cache.clear()
+        cache[key] = value
     return value
 
 

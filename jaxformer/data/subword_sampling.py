@@ -65,6 +65,9 @@ class Growth(NamedTuple):
 class SubwordSampler:
     """Random segmentations of the pairs of a corpus, and the lengths to plan them with.
 
+    A draw that is too long for its room is drawn again, more mildly, and at last the stored one is
+    taken; so sampled sentences are a little shorter than the rate alone would make them.
+
     Args:
       corpus: the tokenised pairs.
       tokenizers: the source's and the target's.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -24,6 +23,7 @@ from jaxformer.data.batching import (
     padding_efficiency,
     pair_histogram,
     random_words,
+    remember,
     rows_per_batch,
 )
 from jaxformer.data.packing import PackedPlan, check_row_length, pack_in_order
@@ -84,8 +84,8 @@ class WindowedPlan:
         self._seed, self._shuffle = seed, shuffle
         self._steps = np.array([sum(s.batches_per_epoch for s in w.shapes) for w in windows])
         self.steps_per_epoch = int(self._steps.sum())
-        self._plan = functools.lru_cache(maxsize=KEPT_WINDOWS)(make_window)
-        self._epoch = functools.lru_cache(maxsize=2)(self._draw_epoch)
+        self._plan = remember(make_window, KEPT_WINDOWS)
+        self._epoch = remember(self._draw_epoch, 2)
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The windows in the order of an epoch, and the step of the epoch at which each ends."""

@@ -118,15 +118,18 @@ def chunked_loss_sums(
         return sums_fn(hidden, table, arguments)
 
     def backward(gradients, cotangents):
-        scaled = jax.tree.map(lambda g: g * cotangents["loss"].astype(g.dtype), gradients)
-        return (*scaled, None)
+        of_hidden, of_table = (g * cotangents["loss"].astype(g.dtype) for g in gradients)
+        return of_hidden, of_table.astype(table.dtype), None
 
     run.defvjp(gradient_fn, backward)
     return run(hidden, table, arguments)
 
 
 def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gradient: bool):
-    """Sums of one device's tokens; with their gradients to `hidden` and `table` if asked for."""
+    """Sums of one device's tokens; with their gradients to `hidden` and `table` if asked for.
+
+    The gradient to `table` is float32: it is still to be summed over devices.
+    """
     tokens = arguments["weights"].size
     chunk = min(chunk_tokens, tokens)
     room = -(-tokens // chunk) * chunk
@@ -172,4 +175,4 @@ def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gr
     if not with_gradient:
         return sums
     of_hidden = gradients[0][jnp.argsort(order)][:tokens].reshape(shape)
-    return sums, (of_hidden, gradients[1].astype(table.dtype))
+    return sums, (of_hidden, gradients[1])

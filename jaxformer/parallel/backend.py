@@ -8,18 +8,19 @@ import jax
 
 from jaxformer.config import cache_folder
 from jaxformer.parallel.allocation import keep_freed_memory
-from jaxformer.parallel.xla_flags import add_xla_flags
+from jaxformer.parallel.xla_flags import add_xla_flags, expected_platform
 
 
 def configure_backend() -> None:
-    """Keep compiled programs and freed memory, set XLA's flags, give simulated devices threads.
+    """Keep compiled programs, and on a CPU freed memory; set XLA's flags.
 
     Compiled programs go to JAXFORMER_CACHE (or ~/.cache/jaxformer), unless JAX is told where, so
     that a second start of the same run compiles nothing. With several simulated CPU devices in one
     process (`--xla_force_host_platform_device_count`) collectives of steps in flight wait for each
     other for ever when the thread pool is as small as the machine. Flags: see `xla_flags`.
     """
-    keep_freed_memory()
+    if expected_platform(os.environ) == "cpu":
+        keep_freed_memory()
     add_xla_flags(os.environ)
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         os.environ.setdefault("PJRT_NPROC", "64")

@@ -42,6 +42,8 @@ def add_xla_flags(environment: MutableMapping[str, str]) -> list[str]:
     if environment.get("JAXFORMER_XLA_FLAGS", "").lower() in ("off", "0", "false"):
         return []
     given = environment.get("XLA_FLAGS", "").split()
+    if given and not given[0].startswith("-"):  # the name of a file of flags
+        return []
     names = {flag.lstrip("-").partition("=")[0] for flag in given}
     added = [
         f"--{name}={value}"

@@ -62,7 +62,8 @@ class Translation:
           label_smoothing: eps of the loss.
           dropout_key: None: no dropout.
           r_drop_alpha: weight of the divergence; 0: one pass.
-          chunk_tokens: tokens whose logits are held at a time; 0: by the device and the vocabulary.
+          chunk_tokens: tokens whose logits (of both passes) are held at a time; 0: by the
+            device and the vocabulary.
           mesh: on which the rows are cut.
 
         Returns:
@@ -107,7 +108,7 @@ class Translation:
             states,
             table,
             {"targets": targets, "weights": weights},
-            chunk_tokens=chunk_tokens or automatic_chunk_tokens(*table.shape, platform),
+            chunk_tokens=chunk_tokens or automatic_chunk_tokens(*table.shape, platform) // passes,
             mesh=mesh,
             batch_axes=BATCH_AXES if mesh is not None and batch_parts(mesh) > 1 else (),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class TrainingResult:
       step: updates done in all.
       reason: why it ended.
       exit_status: 0, or 130 and 143 after a signal.
-      evaluations: of the held-out roles with the best checkpoint; empty unless the run is complete.
+      evaluations: of the held-out roles with the best checkpoint; empty after a signal.
     """
 
     step: int
@@ -54,6 +55,7 @@ def train(config: Config, workdir: str | Path) -> TrainingResult:
       FloatingPointError: training diverged.
     """
     # --- what is trained, and from which step -------------------------------------------------
+    started = time.monotonic()
     run = prepare_run(config, Path(workdir))
     config, settings = run.config, run.config.training
     log(describe_run(run))
@@ -77,9 +79,15 @@ def train(config: Config, workdir: str | Path) -> TrainingResult:
     progress = Progress(step, settings.num_steps)
     recorder = Recorder(run, writer, progress)
     trace = StepTrace(run.workdir.path / "profile", step, settings.profile_steps)
-    first, saved, reason, started = step, step, "", time.monotonic()
+    first, saved, reason = step, step, ""
 
-    with StopSignals() as signals, trace, explain_out_of_memory(config):
+    with (
+        closing(loader),
+        closing(progress),
+        StopSignals() as signals,
+        trace,
+        explain_out_of_memory(config),
+    ):
         while True:
             # --- evaluate: at the interval and at the end -------------------------------------
             finished = step >= settings.num_steps
@@ -112,8 +120,6 @@ def train(config: Config, workdir: str | Path) -> TrainingResult:
             recorder.add(step, step_sums)
 
     # --- the end ------------------------------------------------------------------------------
-    progress.close()
-    loader.close()
     checkpointer.wait()
     checkpointer.close()
     log(

@@ -83,7 +83,7 @@ def bytes_per_device(tree: Any) -> int:
     )
 
 
-def step_memory(run: Run, shape: BatchShape) -> StepMemory:
+def step_memory(run: Run, shape: BatchShape) -> StepMemory | None:
     """Compile the train step for a batch shape and ask XLA what it needs.
 
     The compiled program is kept by `run.train_step`, and is not compiled again at its first call.
@@ -91,6 +91,8 @@ def step_memory(run: Run, shape: BatchShape) -> StepMemory:
     batch = abstract_batch(run, shape)
     compiled = run.train_step.lower(run.abstract, batch, jax.random.key(0)).compile()
     needed = compiled.memory_analysis()
+    if needed is None:
+        return None
     state, batch_bytes = bytes_per_device(run.abstract), bytes_per_device(batch)
     made = needed.output_size_in_bytes - needed.alias_size_in_bytes
     return StepMemory(
@@ -148,6 +150,9 @@ def check_memory(run: Run) -> None:
     shape = largest_shape(run)
     with explain_out_of_memory(run.config):
         memory = step_memory(run, shape)
+    if memory is None:
+        log("memory    unknown: this device's compiler does not tell")
+        return
     available = device_memory(run.mesh.local_devices[0])
     there = "" if available is None else f" of {format_bytes(available)}"
     parts = (

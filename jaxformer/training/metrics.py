@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,9 @@ class IntervalSums:
         self._ends = ends
         self._in_flight: deque[tuple[int, dict[str, jax.Array]]] = deque()
         self._steps, self._totals = 0, {}
-        self.loss = 0.0  # loss sum of the newest step that was read
+        # Of the newest step that was read: with a gradient that is not finite its update is spoilt,
+        # though its loss, from the parameters before, may not show it.
+        self.loss = self.gradient_norm = 0.0
 
     def add(self, step: int, sums: dict[str, jax.Array]) -> Interval | None:
         """Take in the sums of the dispatched update number `step`.
@@ -68,17 +70,19 @@ class IntervalSums:
         self._in_flight.append((step, sums))
         return self._read() if len(self._in_flight) > STEPS_IN_FLIGHT else None
 
-    def flush(self) -> list[Interval]:
-        """Wait for all dispatched steps; the intervals that ended with them."""
-        read = [self._read() for _ in range(len(self._in_flight))]
-        return [interval for interval in read if interval is not None]
+    def flush(self) -> Iterator[Interval]:
+        """Wait for all dispatched steps; yields the intervals as they end."""
+        while self._in_flight:
+            interval = self._read()
+            if interval is not None:
+                yield interval
 
     def _read(self) -> Interval | None:
         step, sums = self._in_flight.popleft()
         values = {name: float(value) for name, value in jax.device_get(sums).items()}
         for name, value in values.items():
             self._totals[name] = self._totals.get(name, 0.0) + value
-        self.loss = values["loss"]
+        self.loss, self.gradient_norm = values["loss"], values["gradient_norm"]
         self._steps += 1
         if not self._ends(step):
             return None

@@ -51,10 +51,11 @@ class Recorder:
         """
         for interval in self._sums.flush():
             self._record(interval)
-        check_finite(self._run, self._sums.loss, step)
+        check_finite(self._run, self._sums.loss, self._sums.gradient_norm, step)
 
     def _record(self, interval: Interval) -> None:
-        check_finite(self._run, interval.sums["loss"], interval.step)
+        sums = interval.sums
+        check_finite(self._run, sums["loss"], sums["gradient_norm"], interval.step)
         values = self._figures(interval, self._progress.interval())
         self._writer.write(interval.step, "train", values)
         self._progress.show(interval.step, values, values["seconds_per_step"])
@@ -75,12 +76,13 @@ class Recorder:
         return values
 
 
-def check_finite(run: Run, loss: float, step: int) -> None:
+def check_finite(run: Run, loss: float, gradient_norm: float, step: int) -> None:
     """Raise `FloatingPointError` if training diverged: before such a state is saved."""
-    if not math.isfinite(loss):
+    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
         raise FloatingPointError(
-            f"the loss is {loss} at step {step:,}; the last good checkpoint is in "
-            f"{run.workdir.checkpoints}; lower optimizer.learning_rate, or set optimizer.clip_norm"
+            f"the loss is {loss} and the gradient's norm {gradient_norm} at step {step:,}; the "
+            f"last good checkpoint is in {run.workdir.checkpoints}; lower "
+            "optimizer.learning_rate, or set optimizer.clip_norm"
         )
 
 

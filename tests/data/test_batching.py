@@ -1,9 +1,18 @@
 """The bucket plan: every pair once an epoch, few shapes, little padding, no hidden state."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
-from jaxformer.data.batching import EMPTY_ROW, BucketPlan, bucket_chains, length_ends
+from jaxformer.data.batching import (
+    EMPTY_ROW,
+    BucketPlan,
+    bucket_chains,
+    length_ends,
+    remember,
+)
 from jaxformer.errors import InputError
 
 
@@ -204,3 +213,17 @@ def test_no_pairs_and_unequal_sides_are_refused():
         make_plan((none, none))
     with pytest.raises(InputError, match="2 source and 1 target sentences"):
         make_plan((some, some[:1]))
+
+
+def test_threads_that_ask_at_once_compute_a_value_once():
+    calls = []
+
+    def slow(index):
+        calls.append(index)
+        time.sleep(0.05)
+        return index * 10
+
+    ask = remember(slow, 2)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, [1, 1, 1, 2])) == [10, 10, 10, 20]
+    assert sorted(calls) == [1, 2]

@@ -60,6 +60,7 @@ def test_an_unknown_flag_would_have_been_noticed():
             "--xla_disable_hlo_passes=x",
         ),
         ({"JAX_PLATFORMS": "tpu"}, None),
+        ({"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "flags.txt"}, "flags.txt"),
         ({"JAX_PLATFORMS": "cuda", "JAXFORMER_XLA_FLAGS": "off"}, None),
         (
             {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_dump_to=x"},

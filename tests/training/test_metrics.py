@@ -21,34 +21,42 @@ def read(path):
 
 
 def sums_of(loss, tokens=10.0):
-    return {"loss": jnp.float32(loss), "tokens": jnp.float32(tokens)}
+    return {
+        "loss": jnp.float32(loss),
+        "tokens": jnp.float32(tokens),
+        "gradient_norm": jnp.float32(0.5),
+    }
+
+
+def totals(loss, tokens, steps):
+    return {"loss": loss, "tokens": tokens, "gradient_norm": 0.5 * steps}
 
 
 def test_an_interval_comes_two_steps_after_its_end_with_its_own_sums():
     sums = IntervalSums(lambda step: step % 3 == 0)
     returned = [sums.add(step, sums_of(loss)) for step, loss in enumerate([1, 2, 4, 8, 16], 1)]
     assert returned[:4] == [None] * 4
-    assert returned[4] == Interval(3, 3, {"loss": 7.0, "tokens": 30.0})
+    assert returned[4] == Interval(3, 3, totals(7.0, 30.0, 3))
     assert sums.loss == 4.0
     sums.add(6, sums_of(32))
-    assert sums.flush() == [Interval(6, 3, {"loss": 56.0, "tokens": 30.0})]
-    assert sums.loss == 32.0 and sums.flush() == []
+    assert list(sums.flush()) == [Interval(6, 3, totals(56.0, 30.0, 3))]
+    assert (sums.loss, sums.gradient_norm) == (32.0, 0.5) and list(sums.flush()) == []
 
 
 def test_flushing_within_an_interval_loses_nothing():
     sums = IntervalSums(lambda step: step == 4)
     for step in (1, 2, 3):
         sums.add(step, sums_of(step))
-        assert sums.flush() == []
+        assert list(sums.flush()) == []
     sums.add(4, sums_of(4))
-    assert sums.flush() == [Interval(4, 4, {"loss": 10.0, "tokens": 40.0})]
+    assert list(sums.flush()) == [Interval(4, 4, totals(10.0, 40.0, 4))]
 
 
 def test_many_float32_sums_do_not_lose_the_small_ones():
     sums = IntervalSums(lambda step: step == 4)
     for step, value in enumerate((2.0**24, 1.0, 1.0, 1.0), 1):
         sums.add(step, sums_of(0.0, tokens=value))
-    assert sums.flush()[0].sums["tokens"] == 2.0**24 + 3
+    assert next(sums.flush()).sums["tokens"] == 2.0**24 + 3
 
 
 def test_lines_are_complete_json_objects(tmp_path):

@@ -91,6 +91,13 @@ def test_a_loss_that_is_not_finite_is_found_before_a_state_is_saved():
         recorder.settle(1)
 
 
+def test_a_gradient_that_is_not_finite_spoils_the_update_of_a_finite_loss():
+    recorder = make_recorder(Lines())
+    recorder.add(1, step_sums(10.0) | {"gradient_norm": jnp.float32("inf")})
+    with pytest.raises(FloatingPointError, match="loss is 10.0 and the gradient's norm inf"):
+        recorder.settle(1)
+
+
 @pytest.mark.parametrize(("r_drop_alpha", "passes"), [(0.0, 1), (5.0, 2)])
 def test_utilisation_is_of_the_peak_of_all_devices(r_drop_alpha, passes, monkeypatch, capsys):
     now = [100.0]
