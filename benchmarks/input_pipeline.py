@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from process_memory import process_memory
+from tables import markdown_table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -42,13 +44,8 @@ BATCHINGS = ("buckets", "packed")
 ROW_MULTIPLE = 8
 CHUNK_PAIRS = 1 << 20  # simulated at once
 MEAN_LENGTH, LENGTH_SHAPE = 26.0, 2.0  # source tokens: WMT's mean, a gamma distribution's tail
+MIB = 2**20
 DISK_LEFT = 2 << 30  # bytes that a simulation leaves free
-
-
-def markdown_table(rows: list[dict[str, str]]) -> str:
-    lines = [list(rows[0]), ["---"] + ["---:"] * (len(rows[0]) - 1)]
-    lines += [list(row.values()) for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def pin_to_one_core() -> None:
@@ -172,19 +169,11 @@ def write_corpus(count: int, folder: Path) -> None:
         np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, (size,)).flush()
 
 
-def memory(field: str) -> float:
-    """MiB that Linux reports for this process under `field`."""
-    for line in Path("/proc/self/status").read_text("utf-8").split("\n"):
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
-
-
 class AnonymousPeak:
-    """The highest RssAnon seen every 10 ms, and what it was at the start, in MiB."""
+    """The highest RssAnon seen every 10 ms, and what it was at the start, in bytes."""
 
     def __enter__(self) -> AnonymousPeak:
-        self.start = self.highest = memory("RssAnon")
+        self.start = self.highest = process_memory("RssAnon")
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -192,7 +181,7 @@ class AnonymousPeak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.01):
-            self.highest = max(self.highest, memory("RssAnon"))
+            self.highest = max(self.highest, process_memory("RssAnon"))
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
@@ -240,9 +229,9 @@ def work(folder: Path, batching: str, steps: int) -> None:
         "first batch, s": first.seconds(),
         "pairs/s": steady.rate(pairs),
         "first batch of the next window, s": pause.seconds(),
-        "anonymous memory at start, MiB": f"{peak.start:,.0f}",
-        "its peak": f"{peak.highest:,.0f}",
-        "peak with mapped files": f"{memory('VmHWM'):,.0f}",
+        "anonymous memory at start, MiB": f"{peak.start / MIB:,.0f}",
+        "its peak": f"{peak.highest / MIB:,.0f}",
+        "peak with mapped files": f"{process_memory('VmHWM') / MIB:,.0f}",
     }
     print(json.dumps(cells))
 
@@ -292,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
         for count in options.simulate or ():
             rows += measure_simulated(count, Path(folder), options.steps)
         rows = rows or measure_real(options.root, Path(folder))
-    print(markdown_table(rows))
+    print(markdown_table(list(rows[0]), [list(row.values()) for row in rows]))
     return 0
 
 

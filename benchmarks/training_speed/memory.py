@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from process_memory import process_memory
+from tables import markdown_table
+
 from training_speed import ROOT, jaxformer_trainer
-from training_speed.report import machine, markdown_table
+from training_speed.report import machine
 from training_speed.shapes import SHAPES, pin_to_cores
 
 SHAPE = SHAPES["base"]._replace(rows=64, length=64)
@@ -33,16 +36,8 @@ CASES = {
 MIB = 2**20
 
 
-def peak_resident() -> int:
-    """Most bytes of memory this process has held at once (VmHWM of Linux)."""
-    for line in Path("/proc/self/status").read_text("utf-8").split("\n"):
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no VmHWM; --memory needs Linux")
-
-
 def forget_peak_resident() -> None:
-    """Let `peak_resident` count from now on."""
+    """Let VmHWM count from now on."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -60,7 +55,7 @@ def measure_memory(name: str) -> None:
     compiled = train_step.lower(state, batch, key).compile()
     analysis = compiled.memory_analysis()
     state, _ = jax.block_until_ready(compiled(state, batch, key))
-    until_first = peak_resident()
+    until_first = process_memory("VmHWM")
     forget_peak_resident()
     for _ in range(2):
         state, sums = jax.block_until_ready(compiled(state, batch, key))
@@ -70,7 +65,7 @@ def measure_memory(name: str) -> None:
                 "temporaries": analysis.temp_size_in_bytes,
                 "arguments": analysis.argument_size_in_bytes,
                 "until_first": until_first,
-                "later": peak_resident(),
+                "later": process_memory("VmHWM"),
                 "loss": float(sums["loss"]) / float(sums["tokens"]),
                 "cores": cores,
                 "versions": f"jaxformer {jaxformer.__version__}, jax {jax.__version__}",

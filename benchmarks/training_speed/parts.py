@@ -15,8 +15,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tables import markdown_table
+
 from training_speed import jaxformer_trainer
-from training_speed.report import machine, markdown_table
+from training_speed.report import machine
 from training_speed.shapes import SHAPES, Shape, pin_to_cores, product_flops, step_flops
 
 CONTAINERS = {"while", "conditional", "call"}  # their bodies' operations are in the profile too

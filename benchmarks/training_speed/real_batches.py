@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tables import markdown_table
 
 from training_speed import ROOT, jaxformer_trainer
-from training_speed.report import machine, markdown_table, median_and_range
+from training_speed.report import machine, median_and_range
 from training_speed.shapes import pin_to_cores
 
 CONFIG_FILE = ROOT / "configs" / "multi30k_tiny.py"
@@ -65,7 +66,7 @@ class RealBatches:
         from jaxformer.training.state import create_state
 
         self.run = run
-        self.state = create_state(run.init, jax.random.key(0), run.mesh)
+        self.state = create_state(run.init, jax.random.key(0), run.abstract)
         self.key = jax.random.key(1)
         self.loader = self.open_loader(0, run.config.data.workers)
         self.from_loader = DeviceBatches(iter(self.loader), run.mesh)

@@ -7,6 +7,8 @@ import platform
 import statistics
 from pathlib import Path
 
+from tables import markdown_table
+
 from training_speed.shapes import (
     DROPOUT,
     LABEL_SMOOTHING,
@@ -31,11 +33,6 @@ feed-forward activations too, so jaxformer is told to do the same; the presets a
 paper, which has none of these. What still differs: PyTorch has one more LayerNorm after each stack;
 jaxformer's step also measures the unsmoothed loss, the accuracy and the gradient norm. Both start
 from their own random parameters."""
-
-
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def median_and_range(values: list[float], digits: int = 2) -> str:

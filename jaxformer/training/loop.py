@@ -153,7 +153,7 @@ def restore_or_create(run: Run, checkpointer: Checkpointer) -> tuple[TrainState,
     """The newest saved state, or the first one."""
     step = checkpointer.latest_step
     if step is None:
-        return create_state(run.init, jax.random.key(run.config.seed), run.mesh), Selection(), 0
+        return create_state(run.init, jax.random.key(run.config.seed), run.abstract), Selection(), 0
     state, meta = checkpointer.restore(step, run.abstract)
     log(f"resuming from the checkpoint of step {step:,} in {run.workdir.checkpoints}")
     return state, Selection(**meta["selection"]), step

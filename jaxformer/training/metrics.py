@@ -155,7 +155,6 @@ class Progress:
         )
         self._clock = time.monotonic()
         self._seconds = 0.0
-        self._steps = 0
 
     def advance(self) -> None:
         self._bar.update(1)

@@ -76,7 +76,6 @@ def abstract_state(init, mesh: Mesh) -> TrainState:
     return with_shardings(shapes, state_shardings(shapes, mesh))
 
 
-def create_state(init, key: jax.Array, mesh: Mesh) -> TrainState:
-    """The first state, each array made where it lives."""
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return jax.jit(init, out_shardings=state_shardings(shapes, mesh))(key)
+def create_state(init, key: jax.Array, abstract: TrainState) -> TrainState:
+    """The first state, each array made where `abstract_state` says that it lives."""
+    return jax.jit(init, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract))(key)

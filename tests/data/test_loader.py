@@ -7,29 +7,15 @@ import time
 
 import numpy as np
 import pytest
+from random_corpus import random_corpus
 
 from jaxformer.config import DataConfig
 from jaxformer.data.batching import BucketPlan
-from jaxformer.data.corpus import CorpusReport, TokenizedCorpus
 from jaxformer.data.loader import BatchLoader, make_batch, make_plan, plan_summary
 from jaxformer.data.packing import PackedPlan
 from jaxformer.errors import InputError
 
 PAD = 0
-
-
-def random_corpus(count=500, seed=0, longest=40):
-    """Pairs of random ids from 2 to 999, EOS (1) after each."""
-    random = np.random.RandomState(seed)
-    sides = {}
-    for side in ("source", "target"):
-        lengths = np.clip(random.gamma(4.0, 3.0, count).astype(np.int64) + 2, 2, longest)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        ids = random.randint(2, 1000, offsets[-1]).astype(np.uint16)
-        ids[offsets[1:] - 1] = 1
-        sides[f"{side}_ids"], sides[f"{side}_offsets"] = ids, offsets
-    report = CorpusReport(read=count, kept=count)
-    return TokenizedCorpus(**sides, original_index=np.arange(count), report=report)
 
 
 def plan_of(corpus, batching, *, shuffle=True, seed=1, row_multiple=4):
@@ -44,7 +30,7 @@ def assert_same(first, second):
 
 
 def test_bucket_batch_holds_each_pair_from_the_left():
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets")
     for step in range(plan.steps_per_epoch):
         pairs, source_length, target_length = plan.rows(step)
@@ -63,7 +49,7 @@ def test_bucket_batch_holds_each_pair_from_the_left():
 
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
 def test_loader_gives_the_batches_of_the_plan_for_three_epochs(batching):
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
     loader = BatchLoader(corpus, plan, pad_id=PAD)
     for step in range(3 * plan.steps_per_epoch):
@@ -74,7 +60,7 @@ def test_loader_gives_the_batches_of_the_plan_for_three_epochs(batching):
 
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
 def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch(batching):
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
     whole = BatchLoader(corpus, plan, pad_id=PAD)
     expected = [next(whole) for _ in range(plan.steps_per_epoch + 5)]
@@ -92,7 +78,7 @@ def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch(batching
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
 @pytest.mark.parametrize("process_count", [2, 4])
 def test_processes_share_the_same_global_batches(batching, process_count):
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
     loaders = [
         BatchLoader(
@@ -111,14 +97,14 @@ def test_processes_share_the_same_global_batches(batching, process_count):
 
 
 def test_rows_that_processes_cannot_share_are_refused():
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets", row_multiple=4)
     with pytest.raises(InputError, match="cannot be shared by 3 processes"):
         BatchLoader(corpus, plan, pad_id=PAD, process_count=3)
 
 
 def test_close_ends_the_reading_thread():
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     before = threading.active_count()
     loader = BatchLoader(corpus, plan_of(corpus, "buckets"), pad_id=PAD)
     next(loader)
@@ -131,7 +117,7 @@ def test_close_ends_the_reading_thread():
 
 
 def test_make_plan_follows_the_config():
-    corpus = random_corpus()
+    corpus = random_corpus(500)
     packed = plan_of(corpus, "packed")
     assert isinstance(packed, PackedPlan)
     assert packed.shapes()[0][:3] == (64, 64, 8)
@@ -140,7 +126,7 @@ def test_make_plan_follows_the_config():
 
 
 def test_evaluation_is_planned_in_buckets_and_in_fixed_order():
-    corpus = random_corpus(longest=200)
+    corpus = random_corpus(500, longest=200)
     plan = plan_of(corpus, "packed", shuffle=False)
     assert isinstance(plan, BucketPlan)
     again = plan.rows(plan.steps_per_epoch)[0]
@@ -160,7 +146,7 @@ def test_plan_summary_lists_shapes_and_padding():
 
 
 def test_make_batch_is_fast_enough_for_one_core():
-    corpus = random_corpus(count=20_000)
+    corpus = random_corpus(20_000)
     for batching in ("buckets", "packed"):
         plan = plan_of(corpus, batching, row_multiple=8)
         plan.rows(0)

@@ -4,27 +4,13 @@ import time
 
 import numpy as np
 import pytest
+from random_corpus import random_corpus
 
-from jaxformer.data.corpus import CorpusReport, TokenizedCorpus
 from jaxformer.data.loader import make_batch
 from jaxformer.data.packing import PackedPlan, pack_rows
 from jaxformer.errors import InputError
 
 PAD = 0
-
-
-def random_corpus(count=2000, seed=0, longest=40):
-    """Pairs of random ids from 2 to 999, EOS (1) after each."""
-    random = np.random.RandomState(seed)
-    sides = {}
-    for side in ("source", "target"):
-        lengths = np.clip(random.gamma(4.0, 3.0, count).astype(np.int64) + 2, 2, longest)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        ids = random.randint(2, 1000, offsets[-1]).astype(np.uint16)
-        ids[offsets[1:] - 1] = 1
-        sides[f"{side}_ids"], sides[f"{side}_offsets"] = ids, offsets
-    report = CorpusReport(read=count, kept=count)
-    return TokenizedCorpus(**sides, original_index=np.arange(count), report=report)
 
 
 def make_plan(corpus, **changes):
@@ -48,7 +34,7 @@ def unpack(batch):
 
 
 def test_every_segment_is_an_original_pair_and_each_comes_once_an_epoch():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     plan = make_plan(corpus)
     original = sorted(
         tuple(tuple(side.tolist()) for side in corpus.pair(index)) for index in range(len(corpus))
@@ -62,7 +48,7 @@ def test_every_segment_is_an_original_pair_and_each_comes_once_an_epoch():
 
 
 def test_padding_is_pad_with_segment_and_position_zero():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     plan = make_plan(corpus, tokens_per_batch=64 * 100)
     batch = make_batch(corpus, plan, plan.steps_per_epoch - 1, slice(None), -7)
     assert {name: (a.shape, a.dtype.name) for name, a in batch.items()} == dict.fromkeys(
@@ -81,7 +67,7 @@ def test_padding_is_pad_with_segment_and_position_zero():
 
 
 def test_every_sentence_in_a_batch_ends_in_eos():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     batch = make_batch(corpus, make_plan(corpus), 0, slice(None), PAD)
     segments = np.pad(batch["targets_segments"], ((0, 0), (0, 1)))
     ends = (np.diff(segments, axis=1) != 0) & (batch["targets_segments"] > 0)
@@ -90,7 +76,7 @@ def test_every_sentence_in_a_batch_ends_in_eos():
 
 
 def test_epochs_shuffle_whole_rows():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     plan = make_plan(corpus)
     steps = range(plan.steps_per_epoch)
     first = np.concatenate([plan.rows(step)[0] for step in steps])
@@ -102,7 +88,7 @@ def test_epochs_shuffle_whole_rows():
 
 
 def test_purity_in_any_order_and_fixed_order_without_shuffle():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     plan, other = make_plan(corpus), make_plan(corpus)
     steps = [plan.steps_per_epoch * 4 + 1, 2, plan.steps_per_epoch]
     forward = [plan.rows(step)[0].tolist() for step in steps]
@@ -113,7 +99,7 @@ def test_purity_in_any_order_and_fixed_order_without_shuffle():
 
 
 def test_parts_of_the_rows_join_to_the_whole():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     plan = make_plan(corpus)
     whole = make_batch(corpus, plan, 3, slice(None), PAD)
     parts = [make_batch(corpus, plan, 3, slice(p * 4, p * 4 + 4), PAD) for p in range(4)]
@@ -157,13 +143,13 @@ def test_rows_are_filled_to_nine_tenths_on_real_lengths(real_data):
 
 
 def test_a_pair_longer_than_a_row_is_refused():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     with pytest.raises(InputError, match=r"data\.max_length=32: a sentence of 40 tokens"):
         make_plan(corpus, row_length=32)
 
 
 def test_too_small_a_budget_names_the_field_and_what_works():
-    corpus = random_corpus()
+    corpus = random_corpus(2000)
     with pytest.raises(InputError, match=r"data\.tokens_per_batch=255 .* at least 256"):
         make_plan(corpus, tokens_per_batch=255)
     assert make_plan(corpus, tokens_per_batch=256).shapes()[0].rows == 4

@@ -140,7 +140,7 @@ def test_the_moving_average_follows_its_equation_and_is_what_translates(
     config = change(small_run.config, training__num_steps=1, optimizer__ema_decay=0.9)
     train(config, tmp_path)
     run = prepare_run(config, tmp_path)
-    before = create_state(run.init, jax.random.key(config.seed), run.mesh).params
+    before = create_state(run.init, jax.random.key(config.seed), run.abstract).params
     after, average = stored_params(tmp_path, 1), stored_params(tmp_path, 1, ema=True)
     expected = jax.tree.map(lambda p, q: 0.9 * np.asarray(p) + 0.1 * np.asarray(q), before, after)
     jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), average, expected)

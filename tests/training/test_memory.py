@@ -85,7 +85,7 @@ def test_the_step_is_compiled_once_and_its_memory_is_that_of_the_arrays(run):
         if name.endswith("backend_compile_duration"):
             compilations.append(name)
 
-    state = create_state(run.init, jax.random.key(0), run.mesh)
+    state = create_state(run.init, jax.random.key(0), run.abstract)
     shape = largest_shape(run)
     rows, source, target = shape.rows, shape.source_length, shape.target_length
     jax.monitoring.register_event_duration_secs_listener(count)

@@ -14,7 +14,7 @@ from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.optimizer import make_optimizer, make_schedule
-from jaxformer.training.state import create_state, make_init, state_shardings
+from jaxformer.training.state import abstract_state, create_state, make_init, state_shardings
 from jaxformer.training.step import make_train_step
 
 MODEL = TransformerConfig(
@@ -205,7 +205,7 @@ def test_accumulated_parts_equal_the_whole_batch(params):
 
 def test_first_state_is_the_same_on_eight_devices(run_on):
     run = run_on("mixed")
-    state = create_state(run.init, jax.random.key(3), run.mesh)
+    state = create_state(run.init, jax.random.key(3), abstract_state(run.init, run.mesh))
     expected = make_task().init(jax.random.key(3))
     close(jax.device_get(state.params), jax.device_get(expected), tolerance=1e-6)
     identical(state.ema_params, state.params)
