@@ -98,20 +98,23 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Adam and the learning rate schedule."""
+    """The optimizer and the learning rate schedule."""
 
+    name: str = "adam"  # adam; muon: the layers' matrices by Muon, all else by Adam
     schedule: str = "paper"  # paper (5.3), inverse_sqrt, cosine, constant; all warm up linearly
     learning_rate: float = 1.0  # peak; for schedule=paper the factor before d_model^-0.5
     warmup_steps: int = 4000
     b1: float = 0.9
     b2: float = 0.98
     epsilon: float = 1e-9
-    weight_decay: float = 0.0  # decoupled, on matrices only; 0: plain Adam
+    momentum: float = 0.95  # of Muon
+    weight_decay: float = 0.0  # decoupled, on matrices only; 0: off
     clip_norm: float = 0.0  # of the global gradient; 0: off
     accumulation_steps: int = 1  # batches summed into one update
     ema_decay: float = 0.0  # moving average of the parameters, used to evaluate; 0: off
 
     def __post_init__(self):
+        check_choice("optimizer.name", self.name, ("adam", "muon"))
         check_choice(
             "optimizer.schedule", self.schedule, ("paper", "inverse_sqrt", "cosine", "constant")
         )
@@ -119,6 +122,7 @@ class OptimizerConfig:
         check_range("optimizer.warmup_steps", self.warmup_steps, 0)
         check_range("optimizer.b1", self.b1, 0.0, 0.9999)
         check_range("optimizer.b2", self.b2, 0.0, 0.99999)
+        check_range("optimizer.momentum", self.momentum, 0.0, 0.9999)
         check_range("optimizer.weight_decay", self.weight_decay, 0.0)
         check_range("optimizer.clip_norm", self.clip_norm, 0.0)
         check_range("optimizer.accumulation_steps", self.accumulation_steps, 1)

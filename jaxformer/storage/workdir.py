@@ -83,6 +83,7 @@ class Workdir:
             line
             for name, line in differences.items()
             if (name.split(".")[0] in FIXED_SECTIONS and name not in FREE_FIELDS)
+            or name == "optimizer.name"
             or (name in SWITCHES and bool(old[name]) != bool(new[name]))
         ]
         if fixed:

@@ -1,6 +1,8 @@
-"""Adam (paper 5.3) and the learning rate schedules."""
+"""Adam (paper 5.3), Muon, and the learning rate schedules."""
 
 from __future__ import annotations
+
+import re
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +49,45 @@ def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> o
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Clipping, Adam with bias correction, decoupled weight decay on matrices, learning rate."""
+    """Clipping, Adam or Muon, decoupled weight decay on matrices, learning rate."""
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    steps.append(optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon))
+    adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon)
+    if config.name == "muon":
+        steps.append(optax.partition({"muon": _scale_by_muon(config), "adam": adam}, _rule_of_each))
+    else:
+        steps.append(adam)
     if config.weight_decay:
         steps.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
     return optax.chain(*steps, optax.scale_by_learning_rate(schedule))
+
+
+def _scale_by_muon(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Muon (Jordan 2024): the update of a matrix `[m, n]` is its momentum with all singular values
+    near 1, times `0.2 sqrt(max(m, n))`, so that its root mean square is that of a usual update of
+    Adam and both share one learning rate (Liu et al. 2025, arXiv:2502.16982, 2.2)."""
+    return optax.chain(
+        optax.contrib.scale_by_muon(
+            beta=config.momentum, weight_dimension_numbers=_matrix_dimensions
+        ),
+        optax.stateless_with_tree_map(
+            lambda update, _: 0.2 * max(update.shape[-2:]) ** 0.5 * update
+        ),
+    )
+
+
+def _rule_of_each(params):
+    """Muon for the matrices within layers; Adam for embeddings, output projection, vectors."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "muon" if re.search(r"/layers?(_\d+)?/.*kernel$", path_name(path)) else "adam",
+        params,
+    )
+
+
+def _matrix_dimensions(params):
+    """Input and output axes; scanned layers have one axis more, in front."""
+    return jax.tree.map(
+        lambda leaf: optax.contrib.MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1), params
+    )
 
 
 def _is_matrix(params):

@@ -12,6 +12,10 @@ from jax.sharding import Mesh
 from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated, with_shardings
 
 
+# Arrays of optimizer states that belong to no parameter: every device holds them whole.
+CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
+
+
 class TrainState(NamedTuple):
     """Parameters, optimizer state and their step.
 
@@ -48,7 +52,7 @@ def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
             candidate = path_name(path[start:])
             if candidate in by_path and leaf.ndim:
                 return by_path[candidate]
-        if leaf.ndim:
+        if leaf.ndim and path_name(path[-1:]) not in CONSTANTS:
             raise ValueError(f"no parameter matches the state array {name!r} {leaf.shape}")
         return replicated(mesh)
 

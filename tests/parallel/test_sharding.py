@@ -151,6 +151,21 @@ def test_moments_and_average_live_where_their_parameters_do(mesh):
     assert shardings.step.spec == adam[0].count.spec == PartitionSpec()
 
 
+def test_the_state_of_muon_has_shardings_too(mesh):
+    optimizer = make_optimizer(OptimizerConfig(name="muon"), lambda count: 0.1)
+    task = Translation(CONFIGS["scanned"], pad_id=0, bos_id=2)
+    state = jax.eval_shape(make_init(task, optimizer, ema=False), jax.random.key(0))
+    found = {
+        path_name(path): tuple(sharding.spec)
+        for path, sharding in jax.tree_util.tree_leaves_with_path(
+            state_shardings(state, mesh).opt_state
+        )
+    }
+    inner = [spec for path, spec in found.items() if path.endswith("feed_forward/inner/kernel")]
+    assert inner == [(None, "fsdp", "tensor")] * 2
+    assert [spec for path, spec in found.items() if path.endswith("ns_coeffs")] == [()]
+
+
 def test_state_arrays_that_belong_to_no_parameter_are_refused(mesh):
     task = Translation(CONFIGS["gated"], pad_id=0, bos_id=2)
     optimizer = make_optimizer(OptimizerConfig(), lambda count: 0.1)

@@ -60,6 +60,7 @@ def test_fields_that_may_change_are_stored_and_named(workdir):
         ("model__norm", "pre", "model.norm: 'post' -> 'pre'"),
         ("tokenizer__joint", False, "tokenizer.joint: True -> False"),
         ("optimizer__ema_decay", 0.9, "optimizer.ema_decay: 0.0 -> 0.9"),
+        ("optimizer__name", "muon", "optimizer.name: 'adam' -> 'muon'"),
         ("optimizer__clip_norm", 1.0, "optimizer.clip_norm: 0.0 -> 1.0"),
         ("optimizer__weight_decay", 0.1, "optimizer.weight_decay: 0.0 -> 0.1"),
     ],

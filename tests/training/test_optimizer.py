@@ -108,3 +108,80 @@ def test_weight_decay_is_decoupled_and_on_matrices_only():
         },
         "norm": {"scale": 2.0},
     }
+
+
+def muon_parameters(seed=0):
+    """Two matrices within layers, and what Muon leaves to Adam."""
+    normal = np.random.default_rng(seed).normal
+    return {
+        "token_embedding": {"embedding": jnp.asarray(normal(size=(6, 8)), jnp.float32)},
+        "encoder": {
+            "layer_0": {
+                "inner": {
+                    "kernel": jnp.asarray(normal(size=(8, 24)), jnp.float32),
+                    "bias": jnp.asarray(normal(size=(24,)), jnp.float32),
+                },
+                "out": {"kernel": jnp.asarray(normal(size=(16, 8)), jnp.float32)},
+            }
+        },
+        "output_projection": {"kernel": jnp.asarray(normal(size=(8, 6)), jnp.float32)},
+    }
+
+
+def test_muon_makes_all_singular_values_of_an_update_alike():
+    """Of the usual size 0.2 sqrt(max(m, n)), times the rate; five iterations end in 0.68 to 1.13."""
+    params, gradient = muon_parameters(0), muon_parameters(1)
+    layer = gradient["encoder"]["layer_0"]
+    layer["inner"]["kernel"] = layer["inner"]["kernel"].at[:, 0].multiply(30.0)
+    after = updates([gradient], params, name="muon")
+    for name, largest in (("inner", 24), ("out", 16)):
+        old = params["encoder"]["layer_0"][name]["kernel"]
+        update = (old - after["encoder"]["layer_0"][name]["kernel"]) / 0.1
+        left, _, right = np.linalg.svd(np.asarray(layer[name]["kernel"], np.float64))
+        size = min(old.shape)
+        in_basis = (left.T @ np.asarray(update) @ right.T)[:size, :size] / (0.2 * largest**0.5)
+        assert np.all((np.diag(in_basis) > 0.6) & (np.diag(in_basis) < 1.25)), in_basis
+        np.testing.assert_allclose(in_basis - np.diag(np.diag(in_basis)), 0.0, atol=2e-4)
+
+
+def test_muon_leaves_embeddings_output_projection_and_vectors_to_adam():
+    params = muon_parameters(0)
+    gradients = [muon_parameters(1), muon_parameters(2)]
+    adam, muon = updates(gradients, params), updates(gradients, params, name="muon")
+    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), adam, muon)
+    assert same == {
+        "token_embedding": {"embedding": True},
+        "encoder": {
+            "layer_0": {"inner": {"kernel": False, "bias": True}, "out": {"kernel": False}}
+        },
+        "output_projection": {"kernel": True},
+    }
+
+
+def test_muon_takes_each_scanned_layer_by_itself():
+    one, two = (muon_parameters(seed)["encoder"]["layer_0"]["out"]["kernel"] for seed in (1, 2))
+    params = {"decoder": {"layers": {"out": {"kernel": jnp.zeros((2, 16, 8))}}}}
+    gradient = {"decoder": {"layers": {"out": {"kernel": jnp.stack([one, 1e-3 * two])}}}}
+    both = updates([gradient], params, name="muon")["decoder"]["layers"]["out"]["kernel"]
+    for layer, update in zip((one, two), both, strict=True):
+        alone = updates(
+            [{"decoder": {"layer_0": {"out": {"kernel": layer}}}}],
+            {"decoder": {"layer_0": {"out": {"kernel": jnp.zeros((16, 8))}}}},
+            name="muon",
+        )
+        kernel = alone["decoder"]["layer_0"]["out"]["kernel"]
+        np.testing.assert_allclose(update, kernel, rtol=2e-4, atol=1e-5)
+
+
+def test_muon_momentum_is_nesterovs():
+    """beta = 1/2, gradients g and h: m = g/4 + h/2, and m/2 / (7/8) + h/2 / (3/4) is 3g + 20h."""
+    first, second = (muon_parameters(seed)["encoder"]["layer_0"] for seed in (1, 2))
+    zeros = jax.tree.map(jnp.zeros_like, first)
+    blended = jax.tree.map(lambda g, h: 3 * g + 20 * h, first, second)
+
+    def kernel(*gradients):
+        trees = [{"encoder": {"layer_0": gradient}} for gradient in gradients]
+        after = updates(trees, {"encoder": {"layer_0": zeros}}, name="muon", momentum=0.5)
+        return after["encoder"]["layer_0"]["inner"]["kernel"]
+
+    np.testing.assert_allclose(kernel(first, second) - kernel(first), kernel(blended), atol=1e-4)
