@@ -77,10 +77,12 @@ def _scale_by_muon(config: OptimizerConfig) -> optax.GradientTransformation:
 
 def _rule_of_each(params):
     """Muon for the matrices within layers; Adam for embeddings, output projection, vectors."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: "muon" if re.search(r"/layers?(_\d+)?/.*kernel$", path_name(path)) else "adam",
-        params,
-    )
+
+    def rule(path, _):
+        matrix = re.search(r"/layers?(_\d+)?/.*kernel$", path_name(path))
+        return "muon" if matrix else "adam"
+
+    return jax.tree_util.tree_map_with_path(rule, params)
 
 
 def _matrix_dimensions(params):

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 
 from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated, with_shardings
 
-
 # Arrays of optimizer states that belong to no parameter: every device holds them whole.
 CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
 
