@@ -2,6 +2,11 @@
 
 With no flags it trains the built-in English-French corpus in runs/pocket. The same command again
 goes on from the last checkpoint.
+
+Exit status: 0 done, or training.max_seconds over; 1 diverged, or an error of ours; 2 bad input, a
+workdir in use or lost; 70 no sign of life (the stacks are in WORKDIR/stacks.txt); 71 another
+process of the job was lost; 130 after SIGINT and 143 after SIGTERM and SIGUSR1, saved. After 70,
+71, 130, 143 and a kill the same command goes on.
 """
 
 import sys
@@ -12,6 +17,7 @@ from ml_collections import config_flags
 
 from jaxformer.config import Config
 from jaxformer.errors import InputError
+from jaxformer.parallel.launch import FLAGS, launch_of
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pocket.py"
 _CONFIG = config_flags.DEFINE_config_file(
@@ -21,6 +27,15 @@ _CONFIG = config_flags.DEFINE_config_file(
     lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run; runs/<config name> if empty.")
+_ALLOW_CHANGES = flags.DEFINE_list(
+    "allow_changes",
+    [],
+    "Fields and sections, by commas, that may differ from the run in the workdir although that "
+    "trains something else; e.g. optimizer.learning_rate,data",
+)
+_DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+for _name, (_kind, _default, _help) in FLAGS.items():
+    _DEFINE[_kind](_name, _default, _help)
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
@@ -53,15 +68,19 @@ def describe(error: Exception) -> str:
 
 
 def main(_: list[str]) -> int:
-    from jaxformer.parallel.backend import configure_backend
-    from jaxformer.training.loop import train
-
     logging.set_verbosity(logging.WARNING)
     name = Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
     try:
+        from jaxformer.parallel import distributed
+        from jaxformer.parallel.backend import configure_backend
+        from jaxformer.training.loop import train
+
         config = Config.from_dict(_CONFIG.value.to_dict())
         configure_backend()
-        return train(config, _WORKDIR.value or Path("runs") / name).exit_status
+        workdir = _WORKDIR.value or Path("runs") / name
+        with distributed.job(launch_of(flags.FLAGS)):
+            distributed.require_same("configuration", config.to_json())
+            return train(config, workdir, allow_changes=_ALLOW_CHANGES.value).exit_status
     except InputError as error:
         return report(error)
     except FloatingPointError as error:

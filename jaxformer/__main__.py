@@ -13,6 +13,8 @@ COMMANDS = {
     "translate": "translate a file, standard input, or what is typed at a prompt",
     "evaluate": "measure loss, BLEU and chrF of a checkpoint",
     "average": "average the last or the best checkpoints into one",
+    "verify": "check every file of the checkpoints of a run",
+    "plan": "memory, work and messages of a train step on a pod that is not there yet",
 }
 
 

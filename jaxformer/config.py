@@ -140,13 +140,19 @@ class TrainingConfig:
 
     num_steps: int = 100_000  # optimizer updates in all
     max_seconds: float = 0.0  # of wall clock for this start; saved and ended after it; 0: no limit
+    # Without a step for so long, or for ten median steps: stacks to stderr and exit status 70.
+    watchdog_seconds: float = 300.0  # compiling, evaluating and saving have 12 times that; 0: off
     label_smoothing: float = 0.1  # epsilon / V on every piece (paper 5.4)
     r_drop_alpha: float = 0.0  # R-Drop: two passes a sentence, their divergence weighted; 0: off
+    max_skipped_steps: int = 10  # updates in a row without a finite gradient that end training
+    # An interval of log_every steps with a loss above this many times the median of those before:
+    # back to the checkpoint before it, without the batches since then.
+    spike_factor: float = 0.0  # 0: off; 1.5, say
     loss_chunk_tokens: int = 0  # tokens whose logits are held at a time; 0: chosen by device
     log_every: int = 100  # steps
     eval_every: int = 1000  # steps
     save_every: int = 1000  # steps
-    keep_checkpoints: int = 5  # newest ones kept; the best one is kept as well
+    keep_checkpoints: int = 5  # newest ones kept, never fewer than two; the best one as well
     best_metric: str = "bleu"  # bleu, chrf, accuracy (highest wins) or loss (lowest wins)
     patience: int = 0  # evaluations without a better best_metric before the end; 0: never
     eval_sentences: int = 500  # validation sentences translated for BLEU; 0: all
@@ -164,12 +170,22 @@ class TrainingConfig:
             "save_every",
             "keep_checkpoints",
             "eval_beam_size",
+            "max_skipped_steps",
         ):
             check_range(f"training.{name}", getattr(self, name), 1)
-        for name in ("max_seconds", "patience", "eval_sentences", "num_samples", "profile_steps"):
+        for name in (
+            "max_seconds",
+            "watchdog_seconds",
+            "patience",
+            "eval_sentences",
+            "num_samples",
+            "profile_steps",
+        ):
             check_range(f"training.{name}", getattr(self, name), 0)
         check_range("training.label_smoothing", self.label_smoothing, 0.0, 0.9)
         check_range("training.r_drop_alpha", self.r_drop_alpha, 0.0)
+        if self.spike_factor:
+            check_range("training.spike_factor", self.spike_factor, 1.01)
         check_range("training.loss_chunk_tokens", self.loss_chunk_tokens, 0)
         check_choice("training.best_metric", self.best_metric, ("bleu", "chrf", "accuracy", "loss"))
 

@@ -62,7 +62,7 @@ def test_the_command_line_accepts_it(path, monkeypatch):
     class Ended:
         exit_status = 0
 
-    monkeypatch.setattr("jaxformer.training.loop.train", lambda *a: seen.append(a) or Ended)
+    monkeypatch.setattr("jaxformer.training.loop.train", lambda *a, **_: seen.append(a) or Ended)
     assert call_train_script(monkeypatch, f"--config={path}", "--config.seed=7") == 0
     assert seen == [(dataclasses.replace(load(path), seed=7), Path("runs") / path.stem)]
 

@@ -37,7 +37,7 @@ class Ended:
 def started(monkeypatch):
     """The (config, workdir) that train.py hands to the training loop."""
     calls = []
-    monkeypatch.setattr("jaxformer.training.loop.train", lambda *a: calls.append(a) or Ended)
+    monkeypatch.setattr("jaxformer.training.loop.train", lambda *a, **_: calls.append(a) or Ended)
     return calls
 
 
@@ -70,7 +70,7 @@ def test_a_named_workdir(started, monkeypatch, tmp_path):
 
 
 def test_ctrl_c_before_the_first_step_is_no_traceback(monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("jaxformer.training.loop.train", interrupted)

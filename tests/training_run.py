@@ -1,6 +1,7 @@
 """A small run that tests share: number words, and a model that learns them fast."""
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 from absl import flags
 
 from jaxformer.config import (
@@ -23,6 +25,7 @@ from jaxformer.config import (
 from jaxformer.evaluation.bleu import CorpusScores
 from jaxformer.evaluation.evaluate import Evaluation, Evaluator
 from jaxformer.model_config import TransformerConfig
+from jaxformer.parallel.mesh import make_mesh
 from jaxformer.training.metrics import Progress
 
 ENGLISH = "zero one two three four five six seven eight nine".split()
@@ -145,12 +148,19 @@ def replace_measurement(monkeypatch, bleu_of):
     return measured
 
 
+def use_devices(monkeypatch, count):
+    """Let runs that start from here on see only `count` of the simulated devices."""
+    mesh = functools.partial(make_mesh, devices=jax.devices()[:count])
+    monkeypatch.setattr("jaxformer.training.setup.make_mesh", mesh)
+
+
 def call_train_script(monkeypatch, *arguments):
     """Run `python train.py ARGUMENTS` in this process; returns the exit status."""
     argv = ["train.py", *map(str, arguments)]
     monkeypatch.setattr(sys, "argv", argv)
     for name in list(flags.FLAGS):  # flags are defined anew, as in a fresh process
-        if name == "workdir" or name.partition(".")[0] == "config":
+        own = flags.FLAGS.find_module_defining_flag(name) == "train"
+        if own or name.partition(".")[0] == "config":
             delattr(flags.FLAGS, name)
     try:
         script = importlib.import_module("train")

@@ -14,19 +14,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from jaxformer.data.tokenizers import load_tokenizers
     from jaxformer.decoding.translator import abstract_params
     from jaxformer.models.transformer import Transformer
     from jaxformer.storage.average import average_checkpoints
+    from jaxformer.storage.identity import check_checkpoint
     from jaxformer.storage.workdir import Workdir
 
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
+    tokenizers = load_tokenizers(workdir.path)
     name, steps = average_checkpoints(
         workdir.checkpoints,
         abstract_params(Transformer(config.model)),
         count=args.last if args.last is not None else args.best,
         choose="last" if args.last is not None else "best",
         best_metric=config.training.best_metric,
+        check=lambda folder: check_checkpoint(folder, config, tokenizers),
     )
     print(f"averaged steps {', '.join(map(str, steps))} into {workdir.checkpoints / name}")
     print(f"next  python -m jaxformer evaluate --workdir={args.workdir} --checkpoint={name}")

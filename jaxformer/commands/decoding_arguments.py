@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from jaxformer.config import LENGTH_PENALTIES, DecodingConfig
+from jaxformer.config import LENGTH_PENALTIES, DecodingConfig, MeshConfig
+from jaxformer.parallel.launch import add_process_arguments
 
 
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,18 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="longest translation in tokens (default: source length + 50, or as configured)",
     )
+    parser.add_argument(
+        "--fsdp", type=int, default=1, help="devices over which the parameters are cut (default: 1)"
+    )
+    parser.add_argument(
+        "--tensor", type=int, default=1, help="devices over which the heads are cut (default: 1)"
+    )
+    add_process_arguments(parser)
+
+
+def mesh_config(args: argparse.Namespace) -> MeshConfig:
+    """The mesh of all devices that the flags ask for."""
+    return MeshConfig(data=-1, fsdp=args.fsdp, tensor=args.tensor)
 
 
 def decoding_config(args: argparse.Namespace, configured: DecodingConfig) -> DecodingConfig:

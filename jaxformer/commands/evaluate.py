@@ -7,10 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-from jaxformer.commands.decoding_arguments import add_decoding_arguments, decoding_config
+from jaxformer.commands.decoding_arguments import (
+    add_decoding_arguments,
+    decoding_config,
+    mesh_config,
+)
 from jaxformer.commands.translate import open_output
-from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
+from jaxformer.parallel.launch import launch_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,16 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxformer.data.tokenizers import load_tokenizers
-    from jaxformer.decoding.translator import abstract_params
     from jaxformer.evaluation.bleu import check_tokenizer
-    from jaxformer.evaluation.evaluate import Evaluator
     from jaxformer.parallel.backend import configure_backend
-    from jaxformer.parallel.mesh import make_mesh
-    from jaxformer.parallel.sharding import place_like_parameters
-    from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
+    from jaxformer.parallel.distributed import is_first_process, job
+    from jaxformer.storage.checkpoint import resolve_checkpoint
     from jaxformer.storage.workdir import Workdir
-    from jaxformer.tasks.translation import Translation
 
     if bool(args.source) != bool(args.reference) or (args.source and args.split):
         raise InputError("give either --split, or both --source and --reference")
@@ -46,28 +45,45 @@ def run(args: argparse.Namespace) -> int:
         check_tokenizer(args.tokenize)
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
-    decoding = decoding_config(args, config.decoding)
     folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
     source, role = open_source(args, config)
     configure_backend()
-    mesh = make_mesh(MeshConfig())
+    with job(launch_of(args)):
+        result = measure(args, config, workdir, folder, source, role)
+        if not is_first_process():
+            return 0
+        sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
+        if args.output:
+            with open_output(args.output) as file:
+                file.writelines(f"{text}\n" for text in result.hypotheses)
+    return 0
+
+
+def measure(args: argparse.Namespace, config, workdir, folder: Path, source, role: str):
+    """The `Evaluation` of the checkpoint in `folder`, on all devices of the job."""
+    from jaxformer.data.tokenizers import load_tokenizers
+    from jaxformer.decoding.translator import abstract_params
+    from jaxformer.evaluation.evaluate import Evaluator
+    from jaxformer.parallel.mesh import make_mesh
+    from jaxformer.parallel.sharding import place_like_parameters
+    from jaxformer.storage.checkpoint import load_params
+    from jaxformer.storage.identity import check_checkpoint
+    from jaxformer.tasks.translation import Translation
+
+    mesh = make_mesh(mesh_config(args))
     tokenizers = load_tokenizers(workdir.path)
+    check_checkpoint(folder, config, tokenizers)
     task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
     abstract = place_like_parameters(abstract_params(task.model), mesh)
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract)
-    result = evaluator.measure(
+    return evaluator.measure(
         load_params(folder, abstract),
         evaluator.load(source, role),
-        decoding,
+        decoding_config(args, config.decoding),
         tokenize=args.tokenize,
         lowercase=args.lowercase,
         description=f"translating {role}",
     )
-    sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
-    if args.output:
-        with open_output(args.output) as file:
-            file.writelines(f"{text}\n" for text in result.hypotheses)
-    return 0
 
 
 def open_source(args: argparse.Namespace, config):

@@ -12,9 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from jaxformer.commands.decoding_arguments import add_decoding_arguments, decoding_config
+from jaxformer.commands.decoding_arguments import (
+    add_decoding_arguments,
+    decoding_config,
+    mesh_config,
+)
 from jaxformer.data.text_files import count_lines, decode_lines, read_lines
 from jaxformer.errors import InputError
+from jaxformer.parallel.launch import launch_of
 
 CHUNK_LINES = 4096  # read, translated and written at a time
 
@@ -37,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.decoding.translator import Translator
+    from jaxformer.parallel import distributed
     from jaxformer.parallel.backend import configure_backend
+    from jaxformer.parallel.mesh import make_mesh
     from jaxformer.storage.workdir import Workdir
 
     configured = Workdir(Path(args.workdir)).load_config().decoding
@@ -49,14 +56,21 @@ def run(args: argparse.Namespace) -> int:
         )
     total = count_lines(args.input) if args.input else None  # says at once if there is no such file
     configure_backend()
-    translator = Translator.from_workdir(
-        args.workdir, checkpoint=args.checkpoint, decoding=decoding
-    )
-    if args.input is None and args.output is None and sys.stdin.isatty():
-        return prompt(translator, args)
-    lines = read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "stdin")
-    with open_output(args.output) as output:
-        translate_lines(translator, lines, output, args, total)
+    with distributed.job(launch_of(args)):
+        if args.input is None and distributed.several_processes():
+            raise InputError("several processes need --input; they cannot share standard input")
+        translator = Translator.from_workdir(
+            args.workdir,
+            checkpoint=args.checkpoint,
+            decoding=decoding,
+            mesh=make_mesh(mesh_config(args)),
+        )
+        if args.input is None and args.output is None and sys.stdin.isatty():
+            return prompt(translator, args)
+        lines = read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "stdin")
+        first = distributed.is_first_process()
+        with open_output(args.output) if first else open(os.devnull, "w") as output:
+            translate_lines(translator, lines, output, args, total)
     return 0
 
 
@@ -64,7 +78,9 @@ def translate_lines(translator, lines: Iterator[str], output: TextIO, args, tota
     """Translate a stream chunk by chunk, in order, with a progress bar for files."""
     from tqdm import tqdm
 
-    quiet = total is None or not sys.stderr.isatty()
+    from jaxformer.parallel.distributed import is_first_process
+
+    quiet = total is None or not (sys.stderr.isatty() and is_first_process())
     with tqdm(total=total, desc="translating", unit="line", disable=quiet) as bar:
         first = 1
         while chunk := list(itertools.islice(lines, CHUNK_LINES)):

@@ -21,6 +21,7 @@ from jaxformer.data.subword_sampling import (
 )
 from jaxformer.data.windows import plan_buckets_in_windows, plan_packed_in_windows
 from jaxformer.errors import InputError
+from jaxformer.parallel.shares import WHOLE_BATCH, BatchShare
 
 READ_AHEAD = 4  # batches at least; two for each worker
 
@@ -136,6 +137,16 @@ def make_batch(
     return batch
 
 
+def make_share(
+    corpus: TokenizedCorpus, plan: Plan, step: int, row_slices: list[slice], pad_id: int, *sampling
+) -> Batch:
+    """`make_batch` of several slices of the rows, one below the other."""
+    parts = [make_batch(corpus, plan, step, rows, pad_id, *sampling) for rows in row_slices]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def stored_sentences(corpus: TokenizedCorpus, pairs: np.ndarray) -> tuple[Sentences, Sentences]:
     """Source and target of `pairs`, [N], as the corpus has them."""
     sides = []
@@ -192,14 +203,12 @@ class StepSource:
         corpus: TokenizedCorpus,
         plan: Plan,
         pad_id: int,
-        process_index: int,
-        process_count: int,
+        share: BatchShare,
         start_step: int,
         sampler: SubwordSampler | None,
         workers: SamplingWorkers | None,
     ):
-        self._corpus, self._plan, self._pad_id = corpus, plan, pad_id
-        self._process_index, self._process_count = process_index, process_count
+        self._corpus, self._plan, self._pad_id, self._share = corpus, plan, pad_id, share
         self._start_step, self._sampler, self._workers = start_step, sampler, workers
 
     def __len__(self) -> int:
@@ -208,13 +217,11 @@ class StepSource:
     def __getitem__(self, index: int) -> Batch:
         step = self._start_step + int(index)
         rows = len(self._plan.rows(step)[0])
-        low = self._process_index * rows // self._process_count
-        high = (self._process_index + 1) * rows // self._process_count
-        return make_batch(
+        return make_share(
             self._corpus,
             self._plan,
             step,
-            slice(low, high),
+            self._share.slices(rows),
             self._pad_id,
             self._sampler,
             self._workers,
@@ -232,7 +239,7 @@ class BatchLoader:
       corpus: the tokenised pairs.
       plan: from `make_plan`, over the lengths of `corpus`.
       pad_id: fills the arrays behind the tokens.
-      process_index, process_count: process p of P takes rows [p B / P, (p + 1) B / P).
+      share: the rows of each batch that this process takes.
       start_step: first step to deliver.
       sampler: segments each sentence anew; the plan must have been made for it. None: never.
       workers: processes that do the sampler's work; 0: the reading thread does it.
@@ -248,8 +255,7 @@ class BatchLoader:
         plan: Plan,
         *,
         pad_id: int,
-        process_index: int = 0,
-        process_count: int = 1,
+        share: BatchShare = WHOLE_BATCH,
         start_step: int = 0,
         sampler: SubwordSampler | None = None,
         workers: int = 0,
@@ -257,15 +263,14 @@ class BatchLoader:
         import grain
 
         for shape in plan.shapes():
-            if shape.rows % process_count:
+            if shape.rows % share.parts:
                 raise InputError(
-                    f"a batch of {shape.rows} rows cannot be shared by {process_count} processes; "
-                    f"plan it with a row_multiple that {process_count} divides"
+                    f"a batch of {shape.rows} rows cannot be cut into {share.parts} parts; plan it "
+                    f"with a row_multiple that {share.parts} divides"
                 )
-        self.step = start_step
+        self.step = self._start_step = start_step
         self._workers = SamplingWorkers(sampler, workers) if sampler and workers else None
-        parts = process_index, process_count, start_step, sampler, self._workers
-        source = StepSource(corpus, plan, pad_id, *parts)
+        source = StepSource(corpus, plan, pad_id, share, start_step, sampler, self._workers)
         options = grain.ReadOptions(
             num_threads=max(workers, 1) if sampler else 1,
             prefetch_buffer_size=max(READ_AHEAD, 2 * workers),
@@ -279,6 +284,11 @@ class BatchLoader:
         batch = next(self._batches)
         self.step += 1
         return batch
+
+    def seek(self, step: int) -> None:
+        """Deliver the batch of `step` next; not one before `start_step`."""
+        self._batches.set_state({"next_index": step - self._start_step})
+        self.step = step
 
     def close(self) -> None:
         """End the reading threads and the workers; the loader cannot be used afterwards."""

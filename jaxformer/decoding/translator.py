@@ -18,9 +18,11 @@ from jaxformer.config import DecodingConfig
 from jaxformer.decoding.engine import DecodingResult, Strategy, decode
 from jaxformer.decoding.strategies import BeamSearch, Greedy
 from jaxformer.models.transformer import Transformer
+from jaxformer.parallel.distributed import is_first_process
 from jaxformer.parallel.mesh import batch_parts
-from jaxformer.parallel.sharding import batch_sharding
+from jaxformer.parallel.sharding import fetch, place_like_parameters, shard_rows
 from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
+from jaxformer.storage.identity import check_checkpoint
 from jaxformer.storage.workdir import Workdir
 
 LENGTH_BUCKETS = (16, 32, 64, 128, 256, 512, 1024)  # source tokens; longer ones double on
@@ -134,6 +136,7 @@ class Translator:
         *,
         checkpoint: str = "best",
         decoding: DecodingConfig | None = None,
+        mesh: Mesh | None = None,
     ) -> Translator:
         """Load what `train.py` left in a workdir.
 
@@ -141,9 +144,11 @@ class Translator:
           path: the workdir.
           checkpoint: `best`, `latest`, a step, or the name of an average.
           decoding: None: as configured for the run.
+          mesh: on which to compute; None: one device.
 
         Raises:
-          InputError: no workdir, no such checkpoint, or parameters of another model.
+          InputError: no workdir, no such checkpoint, or one that was trained with another model or
+            vocabulary than the workdir's.
         """
         from jaxformer.data.tokenizers import load_tokenizers
 
@@ -151,10 +156,14 @@ class Translator:
         config = workdir.load_config()
         folder = resolve_checkpoint(workdir.checkpoints, checkpoint, config.training.best_metric)
         source, target = load_tokenizers(workdir.path)
+        check_checkpoint(folder, config, (source, target))
         model = Transformer(config.model)
         abstract = abstract_params(model)
-        params = jax.device_put(load_params(folder, abstract))
-        return cls(model, params, source, target, decoding or config.decoding)
+        if mesh is None:
+            params = jax.device_put(load_params(folder, abstract))
+        else:
+            params = load_params(folder, place_like_parameters(abstract, mesh))
+        return cls(model, params, source, target, decoding or config.decoding, mesh)
 
     def __call__(self, text: str | Sequence[str]) -> str | list[str]:
         """Translate one sentence into one, or a list into a list of the same length and order."""
@@ -195,11 +204,12 @@ class Translator:
             zip(lines, self.source_tokenizer.encode(list(lines)), strict=True), first_line
         ):
             if len(ids) + 1 > limit:
-                print(
-                    f"warning: line {number} has {len(ids) + 1} tokens; only the first {limit} are "
-                    "translated (decoding.max_source_length)",
-                    file=sys.stderr,
-                )
+                if is_first_process():
+                    print(
+                        f"warning: line {number} has {len(ids) + 1} tokens; only the first {limit} "
+                        "are translated (decoding.max_source_length)",
+                        file=sys.stderr,
+                    )
                 ids = ids[: limit - 1]
             encoded.append([*ids, self.source_tokenizer.eos_id] if line.strip() else [])
         return encoded
@@ -229,7 +239,7 @@ class Translator:
             inputs[row, : len(encoded[i])] = encoded[i]
             max_lengths[row] = self._length_limit(len(encoded[i]))
         if self.mesh is not None:
-            inputs, max_lengths = jax.device_put((inputs, max_lengths), batch_sharding(self.mesh))
+            inputs, max_lengths = (shard_rows(x, self.mesh) for x in (inputs, max_lengths))
         result = _translate_batch(
             self.params,
             inputs,
@@ -239,7 +249,7 @@ class Translator:
             ids=(source.pad_id, target.pad_id, target.eos_id, target.bos_id),
             max_length=self._length_limit(length),
         )
-        return self._hypotheses(jax.device_get(result), len(members))
+        return self._hypotheses(fetch(result, self.mesh), len(members))
 
     def _length_limit(self, source_length: int) -> int:
         return int(self.config.max_length_factor * source_length) + self.config.max_length_extra

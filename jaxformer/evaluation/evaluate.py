@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -14,12 +15,13 @@ from jax.sharding import Mesh
 from jaxformer.config import Config, DecodingConfig
 from jaxformer.data.batching import Plan
 from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
-from jaxformer.data.loader import make_batch, make_plan
+from jaxformer.data.loader import make_plan, make_share
 from jaxformer.data.sources import Source
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.bleu import CorpusScores, corpus_scores
-from jaxformer.parallel.mesh import batch_parts
+from jaxformer.parallel.distributed import first_process_first, is_first_process
+from jaxformer.parallel.mesh import batch_parts, batch_share
 from jaxformer.parallel.sharding import (
     batch_sharding,
     parameter_shardings,
@@ -128,9 +130,15 @@ class Evaluator:
     def load(self, source: Source, role: str) -> EvaluationSet:
         """Tokenise and plan a role of a source."""
         config, parts = self.config, batch_parts(self.mesh)
-        corpus = prepare_corpus(
-            source, role, *self.tokenizers, config.data, filters=False, progress=True
-        )
+        with first_process_first():
+            corpus = prepare_corpus(
+                source,
+                role,
+                *self.tokenizers,
+                config.data,
+                filters=False,
+                progress=is_first_process(),
+            )
         longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
         tokens = config.data.tokens_per_batch // config.optimizer.accumulation_steps
         data = dataclasses.replace(
@@ -141,14 +149,19 @@ class Evaluator:
         plan = make_plan(corpus, data, seed=0, row_multiple=parts, shuffle=False)
         return EvaluationSet(list(source.pairs(role)), corpus, plan)
 
-    def corpus_loss(self, params: dict, data: EvaluationSet) -> dict[str, float]:
-        """`loss`, `perplexity` and `accuracy` over every pair, once each."""
+    def corpus_loss(
+        self, params: dict, data: EvaluationSet, alive: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """`loss`, `perplexity` and `accuracy` over every pair; `alive` is called for each batch."""
         totals: dict[str, float] = {}
+        share = batch_share(self.mesh)
         for step in range(data.plan.steps_per_epoch):
-            batch = make_batch(data.corpus, data.plan, step, slice(None), self.task.pad_id)
+            rows = share.slices(len(data.plan.rows(step)[0]))
+            batch = make_share(data.corpus, data.plan, step, rows, self.task.pad_id)
             sums = self._eval_step(params, shard_batch(batch, self.mesh))
             for name, value in jax.device_get(sums).items():
                 totals[name] = totals.get(name, 0.0) + float(np.float64(value))
+            alive()
         return summarize(totals)
 
     def measure(
@@ -161,6 +174,7 @@ class Evaluator:
         lowercase: bool | None = None,
         count: int = 0,
         description: str = "translating",
+        alive: Callable[[], None] = lambda: None,
     ) -> Evaluation:
         """Loss over all of a set, BLEU and chrF of its translations.
 
@@ -172,18 +186,24 @@ class Evaluator:
           lowercase: ignore case; None: as configured for the run.
           count: translate the first `count` sentences only; 0: all.
           description: of the progress bar.
+          alive: called after each batch.
         """
         from tqdm import tqdm
 
-        losses = self.corpus_loss(params, data)
+        losses = self.corpus_loss(params, data, alive)
         translator = Translator(self.task.model, params, *self.tokenizers, decoding, mesh=self.mesh)
         pairs = data.pairs[: count or None]
         start = time.monotonic()
-        quiet = not sys.stderr.isatty()
+        quiet = not (sys.stderr.isatty() and is_first_process())
         with tqdm(
             total=len(pairs), desc=description, unit="sentence", disable=quiet, leave=False
         ) as bar:
-            results = translator.translate([pair[0] for pair in pairs], progress=bar.update)
+
+            def progress(sentences: int) -> None:
+                bar.update(sentences)
+                alive()
+
+            results = translator.translate([pair[0] for pair in pairs], progress=progress)
         hypotheses = [hypotheses[0].text for hypotheses in results]
         seconds = time.monotonic() - start
         settings = self.config.training

@@ -29,9 +29,14 @@ class Backend(NamedTuple):
 
 
 def current_backend() -> Backend:
-    """The devices that JAX runs on now."""
-    device = jax.local_devices()[0]
-    unplaced = jax.device_count() > 1 and jax.sharding.get_abstract_mesh().empty
+    """The devices that JAX runs on now, or those of another platform that it compiles for.
+
+    The mesh in context names the latter, for a pod that is not there.
+    """
+    device, mesh = jax.local_devices()[0], jax.sharding.get_abstract_mesh()
+    if mesh.abstract_device is not None and mesh.abstract_device.platform != device.platform:
+        return Backend(mesh.abstract_device.platform)
+    unplaced = jax.device_count() > 1 and mesh.empty
     if device.platform not in ("gpu", "cuda"):
         return Backend(device.platform, unplaced=unplaced)
     if "rocm" in device.client.platform_version.lower():

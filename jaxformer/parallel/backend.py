@@ -16,13 +16,15 @@ def configure_backend() -> None:
 
     Compiled programs go to JAXFORMER_CACHE (or ~/.cache/jaxformer), unless JAX is told where, so
     that a second start of the same run compiles nothing. With several simulated CPU devices in one
-    process (`--xla_force_host_platform_device_count`) collectives of steps in flight wait for each
-    other for ever when the thread pool is as small as the machine. Flags: see `xla_flags`.
+    process (`--xla_force_host_platform_device_count`, JAX_NUM_CPU_DEVICES) collectives of steps in
+    flight wait for each other for ever when the thread pool is as small as the machine. Flags: see
+    `xla_flags`.
     """
     if expected_platform(os.environ) == "cpu":
         keep_freed_memory()
     add_xla_flags(os.environ)
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    simulated = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if simulated or "JAX_NUM_CPU_DEVICES" in os.environ:
         os.environ.setdefault("PJRT_NPROC", "64")
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return

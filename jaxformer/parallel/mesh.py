@@ -8,6 +8,7 @@ from jax.sharding import AxisType, Mesh
 
 from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
+from jaxformer.parallel.shares import BatchShare
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -40,8 +41,22 @@ def batch_parts(mesh: Mesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
+def batch_share(mesh: Mesh, process_index: int | None = None) -> BatchShare:
+    """The rows of every batch that the devices of a process hold; None: of this one."""
+    process_index = jax.process_index() if process_index is None else process_index
+    columns = mesh.devices.reshape(batch_parts(mesh), -1)  # [parts, tensor]
+    here = {
+        part
+        for part, devices in enumerate(columns)
+        if any(device.process_index == process_index for device in devices)
+    }
+    return BatchShare.of_parts(len(columns), here)
+
+
 def describe_mesh(mesh: Mesh) -> str:
-    """One line: `8 x cpu as data=8 fsdp=1 tensor=1`."""
+    """One line: `8 x cpu as data=8 fsdp=1 tensor=1`, and how many processes, if several."""
     device = mesh.devices.flat[0]
     axes = " ".join(f"{name}={size}" for name, size in mesh.shape.items())
-    return f"{mesh.devices.size} x {device.device_kind} as {axes}"
+    processes = len({device.process_index for device in mesh.devices.flat})
+    split = f" in {processes} processes" if processes > 1 else ""
+    return f"{mesh.devices.size} x {device.device_kind}{split} as {axes}"

@@ -6,12 +6,15 @@ nothing of either.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.parallel.mesh import batch_share
 
 # Exactly one pattern must match the whole path of each parameter.
 PARAMETER_AXES = (
@@ -117,10 +120,47 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
     """Put this process's rows of a global batch on its devices.
 
     Args:
-      batch: arrays `[rows of this process, ...]`.
+      batch: arrays `[rows of this process, ...]`, the rows of `batch_share` in their order.
       mesh: from `make_mesh`.
 
     Returns:
       Global arrays whose first axis is cut over `data` and `fsdp`.
     """
-    return jax.make_array_from_process_local_data(batch_sharding(mesh), batch)
+    if jax.process_count() == 1:
+        return jax.make_array_from_process_local_data(batch_sharding(mesh), batch)
+    share = _share(mesh)
+
+    def place(array: np.ndarray) -> jax.Array:
+        rows = share.global_rows(len(array))
+
+        def held(index: tuple[slice, ...]) -> np.ndarray:
+            low, high, _ = index[0].indices(rows)
+            first = share.local_row(low, rows)
+            return array[first : first + high - low]
+
+        shape = (rows, *array.shape[1:])
+        return jax.make_array_from_callback(shape, batch_sharding(mesh), held)
+
+    return {name: place(array) for name, array in batch.items()}
+
+
+def shard_rows(array: np.ndarray, mesh: Mesh) -> jax.Array:
+    """Put an array `[rows, ...]` that every process has whole on the mesh, cut by rows."""
+    if jax.process_count() == 1:
+        return jax.device_put(array, batch_sharding(mesh))
+    return jax.make_array_from_callback(array.shape, batch_sharding(mesh), array.__getitem__)
+
+
+def fetch(tree: Any, mesh: Mesh | None) -> Any:
+    """NumPy arrays of all of a tree of global arrays, in every process; None: of one device."""
+    if mesh is not None and jax.process_count() > 1:
+        tree = _gather(mesh)(tree)
+    return jax.device_get(tree)
+
+
+_share = functools.cache(batch_share)
+
+
+@functools.cache
+def _gather(mesh: Mesh):
+    return jax.jit(lambda tree: tree, out_shardings=replicated(mesh))

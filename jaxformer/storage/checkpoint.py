@@ -2,73 +2,152 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
+import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxformer.errors import InputError
-from jaxformer.parallel.sharding import path_name
+from jaxformer.storage.agreement import ask_first_process, is_first_process, of_first_process
+from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
+from jaxformer.storage.manifest import require_verified, write_manifest
+from jaxformer.storage.parameters import check_tree, import_orbax, load_params, save_params
+from jaxformer.storage.retention import (
+    MINIMUM,
+    clear_unfinished,
+    find_verified,
+    remove,
+    remove_old,
+)
+from jaxformer.storage.steps import (
+    HIGHER_IS_BETTER,
+    list_steps,
+    ranked_steps,
+    resolve_checkpoint,
+    step_metrics,
+    warn,
+)
 
-HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "accuracy": True, "loss": False}
+__all__ = [
+    "HIGHER_IS_BETTER", "Checkpointer", "list_steps", "load_params", "ranked_steps",
+    "resolve_checkpoint", "save_params", "step_metrics",
+]  # fmt: skip
 
-
-def import_orbax():
-    """`orbax.checkpoint`, without its warnings about files that we never write."""
-    import orbax.checkpoint
-
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    return orbax.checkpoint
+MAX_FAILED_SAVES = 3  # in a row; then the run ends, because it would lose ever more
 
 
 class Checkpointer:
-    """Saves training states asynchronously; keeps the newest ones and the best one.
+    """Saves training states in the background, verified; keeps the newest ones and the best one.
 
     A checkpoint holds the items `params`, `optimizer` (with the step), `ema` where there is a
-    moving average, and `meta`, a JSON object.
+    moving average, `meta`, a JSON object, and `metrics` of an evaluation. Its last file is the
+    manifest; without one that agrees with all other files it is refused.
+
+    A save that fails is reported at once and does not end the run, which tries again at the next:
+    the third in a row does. Of several processes each calls every method, and the first one writes
+    manifests and deletes old checkpoints; there any save that fails, but for want of space, ends
+    the run, because the others wait for it.
+
+    Leaving it as a context manager waits for the last save, and raises if that failed.
+
+    Args:
+      directory: `checkpoints` of a workdir, made if it is not there.
+      keep: how many of the newest stay, never fewer than two.
+      best_metric: by which the best is found.
+      report: is told what failed, what is refused, and what is lost.
 
     Raises:
-      InputError: the directory holds a part of a checkpoint, which orbax would take for whole.
+      InputError: the directory cannot be written.
     """
 
-    def __init__(self, directory: Path, *, keep: int, best_metric: str):
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep: int,
+        best_metric: str,
+        report: Callable[[str], None] = warn,
+    ):
         ocp = import_orbax()
-        from orbax.checkpoint import checkpoint_managers as policies
+        from etils import epath
 
-        self._ocp = ocp
-        _check_complete(directory)
-        higher = HIGHER_IS_BETTER[best_metric]
-
-        def metric(metrics: dict[str, float]) -> float:
-            return metrics[best_metric] if higher else -metrics[best_metric]
-
-        self._manager = ocp.CheckpointManager(
-            directory.absolute(),
-            options=ocp.CheckpointManagerOptions(
-                best_fn=metric,
-                preservation_policy=policies.AnyPreservationPolicy(
-                    [
-                        policies.LatestN(n=keep),
-                        policies.BestN(
-                            get_metric_fn=metric, n=1, keep_checkpoints_without_metrics=False
-                        ),
-                    ]
-                ),
-                enable_async_checkpointing=True,
-            ),
+        self._ocp, self._report = ocp, report
+        self._keep, self._best_metric = keep, best_metric
+        self._directory = epath.Path(directory).absolute()
+        registry = ocp.DefaultCheckpointHandlerRegistry()
+        metrics = ocp.JsonCheckpointHandler(filename="metrics")
+        for arguments in (ocp.args.JsonSave, ocp.args.JsonRestore):
+            registry.add("metrics", arguments, metrics)
+        self._orbax = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(handler_registry=registry)
         )
+        self._verified: set[int] = set()  # found or written by this process
+        self._fresh: int | None = None  # found good a moment ago, and about to be restored
+        self._committing: threading.Thread | None = None
+        self._problem = ""  # why the newest save failed; empty if it did not
+        self._failed_saves = 0
+        self._closed = False
+        if is_first_process():
+            try:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                clear_unfinished(self._directory)
+            except OSError as error:
+                raise InputError(f"{directory} cannot be written: {error}") from error
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self.close()
 
     @property
     def latest_step(self) -> int | None:
-        return self._manager.latest_step()
+        """Step of the newest finished checkpoint, good or not; None if there is none."""
+        steps = list_steps(self._directory)
+        return steps[-1] if steps else None
+
+    def newest_verified(self) -> int | None:
+        """Step of the newest checkpoint of which every file is as it was written.
+
+        Newer ones that are not are reported with the damaged files and set aside, so that their
+        steps can be saved again.
+
+        Returns:
+          None if there are no checkpoints at all.
+
+        Raises:
+          InputError: there are some, but none is good.
+        """
+        self._join()
+        step = ask_first_process(lambda: find_verified(self._directory, self._report))
+        if step is not None:
+            self._verified.add(step)
+        self._fresh = step
+        return step
+
+    def check_space(self, abstract) -> None:
+        """Say before the first step whether the disk has room for the checkpoints of a state.
+
+        Raises:
+          InputError: not even for one.
+        """
+        kept = max(self._keep, MINIMUM) + 2  # the best one, and the one being written
+        new = kept - len(list_steps(self._directory))
+        check_room(self._directory, checkpoint_bytes(abstract), new=new, report=self._report)
 
     def save(
         self, step: int, state, meta: dict[str, Any], metrics: dict[str, float] | None
     ) -> None:
         """Start to save; returns as soon as the arrays are copied off the devices.
+
+        Waits for the save before this one, so that one that failed is known.
 
         Args:
           step: updates done.
@@ -76,24 +155,112 @@ class Checkpointer:
           meta: JSON values, restored as they are.
           metrics: of the evaluation at this step, None if there was none: such a checkpoint is
             never the best.
+
+        Raises:
+          InputError: saving failed for the third time in a row, or once in a job of processes.
         """
+        self._join()
+        folder = self._directory / str(step)
+        if folder.exists():
+            raise RuntimeError(f"there is already a checkpoint in {folder}")
         args = self._ocp.args
         items = {
             "params": args.StandardSave(state.params),
             "optimizer": args.StandardSave({"step": state.step, "opt_state": state.opt_state}),
-            "meta": args.JsonSave(meta),
+            "meta": args.JsonSave(json.loads(json.dumps(meta))),  # written later: not to change
         }
         if state.ema_params is not None:
             items["ema"] = args.StandardSave(state.ema_params)
-        if not self._manager.save(step, args=args.Composite(**items), metrics=metrics, force=True):
-            raise RuntimeError(f"orbax did not save step {step}")
+        if metrics is not None:
+            items["metrics"] = args.JsonSave(metrics)
+        needed = checkpoint_bytes(state)
+        try:
+            ask_first_process(lambda: require_space(self._directory, needed))
+        except InputError as error:
+            self._fail(step, error)
+            self._count_failure(MAX_FAILED_SAVES)
+            return
+        try:
+            self._orbax.save(folder, args=args.Composite(**items))
+        except Exception as error:  # orbax raises what its parts raise
+            self._fail(step, error)
+            self._count_failure(self._most_failures)
+            return
+        self._committing = threading.Thread(target=self._commit, args=(step,), name="checkpoint")
+        self._committing.start()
+
+    def _commit(self, step: int) -> None:
+        """In the background: the manifest when orbax is done, then what is too old goes."""
+        folder = self._directory / str(step)
+        try:
+            self._orbax.wait_until_finished()
+            if is_first_process():
+                write_manifest(folder)
+        except Exception as error:
+            self._fail(step, error)
+            return
+        self._problem = ""
+        self._verified.add(step)
+        if not is_first_process():
+            return
+        try:
+            remove_old(
+                self._directory,
+                keep=self._keep,
+                best_metric=self._best_metric,
+                verified=self._verified,
+                report=self._report,
+            )
+        except OSError as error:
+            self._report(f"old checkpoints in {self._directory} could not be deleted: {error}")
+
+    def _fail(self, step: int, error: Exception) -> None:
+        """Report a save that failed, and delete what was written of it: the next needs the room."""
+        reason = " ".join(str(error).split())[:400]
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        self._problem = f"the checkpoint of step {step:,} was NOT saved: {kind}{reason}"
+        newest = max(self._verified, default=None)
+        last = "there is no good one" if newest is None else f"the last good one is of {newest:,}"
+        self._report(f"{self._problem}; {last}; the next save tries again")
+        if is_first_process():
+            try:
+                clear_unfinished(self._directory)
+                remove(self._directory / str(step))
+            except OSError as left:
+                self._report(f"what was written of it could not be deleted: {left}")
+
+    def _join(self) -> None:
+        """Wait for the save that is being written, and count if it failed."""
+        if self._committing is None:
+            return
+        self._committing.join()
+        self._committing = None
+        if self._problem:
+            self._count_failure(self._most_failures)
+        else:
+            self._failed_saves = 0
+
+    @property
+    def _most_failures(self) -> int:
+        # The other processes of a job wait for the part of the one that failed.
+        return MAX_FAILED_SAVES if jax.process_count() == 1 else 1
+
+    def _count_failure(self, most: int) -> None:
+        self._failed_saves += 1
+        if self._failed_saves >= most:
+            raise InputError(f"{self._problem}; failures in a row: {self._failed_saves}")
 
     def restore(self, step: int, abstract) -> tuple[Any, dict[str, Any]]:
         """The state and meta of a step, each array placed as `abstract` says.
 
         Raises:
-          InputError: shapes differ from the model's.
+          InputError: the checkpoint is damaged, or shapes differ from the model's.
         """
+        folder = self._directory / str(step)
+        if step != self._fresh:
+            ask_first_process(lambda: require_verified(folder))
+        self._fresh = None
+        check_tree(folder / "params", abstract.params)
         args = self._ocp.args
         items = {
             "params": args.StandardRestore(abstract.params),
@@ -104,7 +271,7 @@ class Checkpointer:
         }
         if abstract.ema_params is not None:
             items["ema"] = args.StandardRestore(abstract.ema_params)
-        found = self._manager.restore(step, args=args.Composite(**items))
+        found = self._orbax.restore(folder, args=args.Composite(**items))
         state = abstract._replace(
             step=found["optimizer"]["step"],
             params=found["params"],
@@ -114,133 +281,20 @@ class Checkpointer:
         return state, found["meta"]
 
     def wait(self) -> None:
-        """Return when everything is on disk."""
-        self._manager.wait_until_finished()
+        """Return when everything is on disk and verified.
+
+        Raises:
+          InputError: the last save failed.
+        """
+        self._join()
+        of_first_process(0)  # has the manifest been written? the others may read it from now on
+        if self._problem:
+            raise InputError(self._problem)
 
     def close(self) -> None:
-        self._manager.close()
-
-
-def list_steps(directory: Path) -> list[int]:
-    """Steps of the complete checkpoints in a directory, ascending."""
-    if not directory.is_dir():
-        return []
-    return sorted(
-        int(path.name)
-        for path in directory.iterdir()
-        if path.name.isdecimal() and (path / "_CHECKPOINT_METADATA").is_file()
-    )
-
-
-def _check_complete(directory: Path) -> None:
-    names = [p.name for p in directory.iterdir()] if directory.is_dir() else []
-    complete = map(str, list_steps(directory))
-    parts = sorted({name for name in names if name.isdecimal()}.difference(complete))
-    if parts:
-        raise InputError(
-            f"{directory / parts[0]} is not a complete checkpoint: it has no _CHECKPOINT_METADATA; "
-            "copy it again or delete it, and the run goes on from the newest complete one"
-        )
-
-
-def step_metrics(directory: Path, step: int) -> dict[str, float]:
-    """Metrics of the evaluation at a saved step; empty if there was none."""
-    import json
-
-    path = directory / str(step) / "metrics" / "metrics"
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def ranked_steps(directory: Path, best_metric: str) -> list[int]:
-    """Evaluated steps, best first; the later of two equal ones comes first."""
-    sign = 1.0 if HIGHER_IS_BETTER[best_metric] else -1.0
-    scored = [
-        (sign * metrics[best_metric], step)
-        for step in list_steps(directory)
-        if best_metric in (metrics := step_metrics(directory, step))
-    ]
-    return [step for _, step in sorted(scored, reverse=True)]
-
-
-def resolve_checkpoint(directory: Path, name: str, best_metric: str) -> Path:
-    """The folder of a checkpoint named `best`, `latest`, by its step, or by an average's name.
-
-    Raises:
-      InputError: there is no such checkpoint; the message lists those that are there.
-    """
-    steps = list_steps(directory)
-    named = sorted(p.parent.name for p in directory.glob("average_*/params"))
-    if not steps and not named:
-        raise InputError(
-            f"{directory} holds no checkpoint; train first: python train.py --workdir="
-            f"{directory.parent}"
-        )
-    if name == "best" and steps:
-        ranked = ranked_steps(directory, best_metric)
-        return directory / str(ranked[0] if ranked else steps[-1])
-    if name == "latest" and steps:
-        return directory / str(steps[-1])
-    numbers = [str(step) for step in steps]
-    if name in named or name in numbers:
-        return directory / name
-    there = ", ".join([*(("best", "latest") if steps else ()), *numbers, *named])
-    raise InputError(f"--checkpoint={name} is not in {directory}; there are: {there}")
-
-
-def load_params(path: Path, abstract: dict, *, ema: bool = True) -> dict:
-    """Parameters of one checkpoint folder: the moving average where there is one.
-
-    Args:
-      path: from `resolve_checkpoint`.
-      abstract: tree of `ShapeDtypeStruct`; with shardings the arrays are placed by them, without
-        they come back as NumPy arrays.
-      ema: False: never the moving average.
-
-    Raises:
-      InputError: the checkpoint holds other parameters; all differences are listed.
-    """
-    ocp = import_orbax()
-    path = path.absolute()  # orbax finds nothing under a relative path
-    item = path / "ema" if ema and (path / "ema").is_dir() else path / "params"
-    with (
-        ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # orbax warns that it reads from another topology
-        _check_tree(checkpointer.metadata(item).item_metadata, abstract, item)
-        target = jax.tree.map(
-            lambda leaf: (
-                leaf
-                if getattr(leaf, "sharding", None) is not None
-                else np.empty(leaf.shape, leaf.dtype)
-            ),
-            abstract,
-        )
-        return checkpointer.restore(item, args=ocp.args.StandardRestore(target))
-
-
-def save_params(path: Path, params: dict) -> None:
-    """Write parameters alone as a checkpoint folder, whole or not at all."""
-    ocp = import_orbax()
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        checkpointer.save((path / "params").absolute(), args=ocp.args.StandardSave(params))
-
-
-def _check_tree(stored, abstract, item: Path) -> None:
-    def shapes(tree) -> dict[str, tuple[int, ...]]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
-
-    have, want = shapes(stored), shapes(abstract)
-    wrong = [f"{name}: missing" for name in sorted(want.keys() - have.keys())]
-    wrong += [f"{name}: not in the model" for name in sorted(have.keys() - want.keys())]
-    wrong += [
-        f"{name}: {have[name]} instead of {want[name]}"
-        for name in sorted(have.keys() & want.keys())
-        if have[name] != want[name]
-    ]
-    if wrong:
-        shown = "\n  ".join(
-            wrong[:20] + ([f"and {len(wrong) - 20} more"] if len(wrong) > 20 else [])
-        )
-        raise InputError(f"{item} does not hold this model's parameters:\n  {shown}")
+        """Wait for the save that is being written, and give back what was opened."""
+        if self._committing is not None:
+            self._committing.join()
+        if not self._closed:
+            self._orbax.close()
+        self._closed = True

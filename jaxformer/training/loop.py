@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,17 @@ import jax
 from jaxformer.config import Config, TrainingConfig
 from jaxformer.data.loader import BatchLoader
 from jaxformer.evaluation.evaluate import Evaluation
+from jaxformer.parallel import distributed
+from jaxformer.parallel.mesh import batch_share
 from jaxformer.storage.checkpoint import Checkpointer
+from jaxformer.storage.lock import WorkdirLock
 from jaxformer.training.memory import check_memory, explain_out_of_memory
 from jaxformer.training.metrics import MetricsWriter, Progress, format_seconds, log
 from jaxformer.training.prefetch import DeviceBatches
 from jaxformer.training.profiling import StepTrace
 from jaxformer.training.recorder import Recorder
+from jaxformer.training.resume import record_changes, resumed_changes
+from jaxformer.training.rollback import roll_back
 from jaxformer.training.setup import Run, describe_run, prepare_run
 from jaxformer.training.signals import StopSignals
 from jaxformer.training.state import TrainState, create_state
@@ -27,7 +34,9 @@ from jaxformer.training.validation import (
     evaluate_held_out,
     evaluate_validation,
     format_evaluation,
+    resumed_selection,
 )
+from jaxformer.training.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +47,8 @@ class TrainingResult:
       step: updates done in all.
       reason: why it ended.
       exit_status: 0, or 130 and 143 after a signal.
-      evaluations: of the held-out roles with the best checkpoint; empty after a signal.
+      evaluations: of the held-out roles with the best checkpoint; empty if a signal or
+        training.max_seconds ended this start.
     """
 
     step: int
@@ -47,29 +57,69 @@ class TrainingResult:
     evaluations: dict[str, Evaluation]
 
 
-def train(config: Config, workdir: str | Path) -> TrainingResult:
+def train(
+    config: Config, workdir: str | Path, *, allow_changes: Sequence[str] = ()
+) -> TrainingResult:
     """Train, or go on training, the run in `workdir`, to its end.
 
+    Args:
+      config: of the run.
+      workdir: its folder.
+      allow_changes: names of fields and sections that may differ from the run in the workdir,
+        although that trains something else.
+
     Raises:
-      InputError: the configuration, the data or the workdir cannot work, or memory runs out.
+      InputError: the configuration, the data or the workdir cannot work, memory runs out, or
+        another run holds the workdir.
       FloatingPointError: training diverged.
+      SystemExit: a signal came before the first step or after the last.
     """
+    folder, floor = Path(workdir), config.training.watchdog_seconds
+    with (
+        StopSignals(distributed.any_process) as signals,
+        WorkdirLock(folder, log=log)
+        if distributed.is_first_process()
+        else contextlib.nullcontext() as lock,
+        Watchdog(folder / "stacks.txt", floor=floor) as watchdog,
+    ):
+        return train_guarded(config, folder, allow_changes, signals, lock, watchdog)
+
+
+def train_guarded(
+    config: Config,
+    workdir: Path,
+    allow_changes: Sequence[str],
+    signals: StopSignals,
+    lock: WorkdirLock | None,
+    watchdog: Watchdog,
+) -> TrainingResult:
+    """`train`, once the guards are up; `lock` is None in all processes but the first."""
     # --- what is trained, and from which step -------------------------------------------------
     started = time.monotonic()
-    run = prepare_run(config, Path(workdir))
+    run = prepare_run(config, workdir, allow_changes)
     config, settings = run.config, run.config.training
     log(describe_run(run))
     checkpointer = Checkpointer(
-        run.workdir.checkpoints, keep=settings.keep_checkpoints, best_metric=settings.best_metric
+        run.workdir.checkpoints,
+        keep=settings.keep_checkpoints,
+        best_metric=settings.best_metric,
+        report=log,
     )
     if (checkpointer.latest_step or 0) < settings.num_steps:
-        check_memory(run)
-    state, selection, step = restore_or_create(run, checkpointer)
+        with watchdog.pause("compiling"):
+            check_memory(run)
+        checkpointer.check_space(run.abstract)
+    with watchdog.pause("restoring the state"):
+        state, meta, step = restore_or_create(run, checkpointer)
+    changes = resumed_changes(run.origin, run.identity, meta, step) if meta else []
+    selection = resumed_selection(meta, changes)
     writer = MetricsWriter(run.workdir.metrics_file, step)
+    record_changes(writer, step, changes)
     loader = BatchLoader(
         run.corpus,
         run.plan,
         pad_id=run.task.pad_id,
+        share=batch_share(run.mesh),
         start_step=step,
         sampler=run.sampler,
         workers=config.data.workers,
@@ -77,57 +127,81 @@ def train(config: Config, workdir: str | Path) -> TrainingResult:
     batches = DeviceBatches(iter(loader), run.mesh)
     dropout_key = jax.random.key(config.seed + 1)
     progress = Progress(step, settings.num_steps)
-    recorder = Recorder(run, writer, progress)
+    recorder = Recorder(run, writer, progress, meta.get("recorder", {}))
     trace = StepTrace(run.workdir.path / "profile", step, settings.profile_steps)
-    first, saved, reason = step, step, ""
+    first, saved = step, step
+    watchdog.start(step)
 
     with (
+        checkpointer,
         closing(loader),
         closing(progress),
-        StopSignals() as signals,
+        signals.noted(),
         trace,
         explain_out_of_memory(config),
     ):
         while True:
+            # --- back to an older state, if the loss spiked -----------------------------------
+            if recorder.spike is not None:
+                with paused("going back to a checkpoint", progress, watchdog):
+                    state, step = roll_back(run, checkpointer, recorder, state)
+                    loader.seek(step)
+                    batches = DeviceBatches(iter(loader), run.mesh)
             # --- evaluate: at the interval and at the end -------------------------------------
             finished = step >= settings.num_steps
             metrics = None
             if step > saved and (step % settings.eval_every == 0 or finished):
-                recorder.settle(step)
-                progress.pause()
-                metrics = evaluate_validation(run, state, selection, writer, step)
-                progress.unpause()
+                if not recorder.settle(step, state):
+                    continue
+                if lock is not None:
+                    lock.check(now=True)
+                with paused("evaluating", progress, watchdog):
+                    metrics = evaluate_validation(
+                        run, state, selection, writer, step, alive=watchdog.alive
+                    )
             # --- why to stop ------------------------------------------------------------------
             over = 0 < settings.max_seconds <= time.monotonic() - started and step > first
-            reason = reason_to_stop(settings, step, signals, selection, over=over)
+            reason, complete = reason_to_stop(settings, step, signals, selection, over=over)
             # --- save: at the interval, at each evaluation and before a stop ------------------
             if step > saved and (step % settings.save_every == 0 or metrics or reason):
-                recorder.settle(step)
-                progress.pause()
-                checkpointer.save(
-                    step, state, {"selection": dataclasses.asdict(selection)}, metrics
-                )
-                progress.unpause()
+                if not recorder.settle(step, state):
+                    continue
+                meta = {
+                    "selection": dataclasses.asdict(selection),
+                    "recorder": recorder.memory(),
+                    "identity": run.identity.to_dict(),
+                }
+                if lock is not None:
+                    lock.check(now=True)
+                with paused("saving", progress, watchdog):
+                    checkpointer.save(step, state, meta, metrics)
                 saved = step
             if reason:
+                with watchdog.pause("saving"):
+                    checkpointer.wait()
                 break
             # --- step, while the batch of the next one is sent --------------------------------
+            if lock is not None:
+                lock.check()
             batch = batches.take()
-            state, step_sums = trace.run(step, run.train_step, state, batch, dropout_key)
+            with watchdog.dispatch(batch):
+                state, step_sums = trace.run(step, run.train_step, state, batch, dropout_key)
             batches.fetch()
             step += 1
             # --- log what the devices have done -----------------------------------------------
             recorder.add(step, step_sums)
+            watchdog.step_done(step)
 
     # --- the end ------------------------------------------------------------------------------
-    checkpointer.wait()
-    checkpointer.close()
     log(
         f"stopped at step {step:,}: {reason}; {format_seconds(time.monotonic() - started)} "
         "since this start"
     )
-    complete = signals.received is None
-    evaluations = evaluate_held_out(run, writer, step) if complete else {}
+    evaluations = {}
+    complete = complete and not signals.agreed(step)  # a signal may have come since
+    if complete:
+        with watchdog.pause("evaluating the held-out splits"):
+            evaluations = evaluate_held_out(run, writer, step, alive=watchdog.alive)
     writer.close()
     log(closing_summary(run, selection, step, evaluations, complete=complete))
     return TrainingResult(step, reason, signals.exit_status, evaluations)
@@ -135,28 +209,44 @@ def train(config: Config, workdir: str | Path) -> TrainingResult:
 
 def reason_to_stop(
     settings: TrainingConfig, step: int, signals: StopSignals, selection: Selection, *, over: bool
-) -> str:
-    """Why the loop ends after `step` updates, empty if it goes on; `over`: the time is."""
+) -> tuple[str, bool]:
+    """Why the loop ends after `step` updates, empty if it goes on, and whether the run is complete.
+
+    The same in all processes; `over`: training.max_seconds are, by the clock of this one.
+    """
+    stop = signals.agreed(step, over=over)
     if step >= settings.num_steps:
-        return f"all {settings.num_steps:,} steps are done"
-    if signals.received is not None:
-        return f"{signals.received.name} received"
+        return f"all {settings.num_steps:,} steps are done", not signals.stopped
+    if signals.stopped:
+        name = signals.received.name if signals.received else "a signal in another process"
+        return f"{name} received", False
     if settings.patience and selection.waiting >= settings.patience:
         return (
             f"{selection.waiting} evaluations without a better {settings.best_metric} "
             "(training.patience)"
-        )
-    return f"training.max_seconds={settings.max_seconds:g} are over" if over else ""
+        ), True
+    return f"training.max_seconds={settings.max_seconds:g} are over" if stop else "", False
 
 
-def restore_or_create(run: Run, checkpointer: Checkpointer) -> tuple[TrainState, Selection, int]:
-    """The newest saved state, or the first one."""
-    step = checkpointer.latest_step
+@contextlib.contextmanager
+def paused(station: str, progress: Progress, watchdog: Watchdog) -> Iterator[None]:
+    """Around what is no training: it does not count for the speed, and may take longer."""
+    progress.pause()
+    with watchdog.pause(station):
+        yield
+    progress.unpause()
+
+
+def restore_or_create(
+    run: Run, checkpointer: Checkpointer
+) -> tuple[TrainState, dict[str, Any], int]:
+    """The newest saved state, its meta and its step; or the first state, nothing and 0."""
+    step = checkpointer.newest_verified()
     if step is None:
-        return create_state(run.init, jax.random.key(run.config.seed), run.abstract), Selection(), 0
+        return create_state(run.init, jax.random.key(run.config.seed), run.abstract), {}, 0
     state, meta = checkpointer.restore(step, run.abstract)
     log(f"resuming from the checkpoint of step {step:,} in {run.workdir.checkpoints}")
-    return state, Selection(**meta["selection"]), step
+    return state, meta, step
 
 
 def closing_summary(

@@ -90,15 +90,24 @@ def step_memory(run: Run, shape: BatchShape) -> StepMemory | None:
     """
     batch = abstract_batch(run, shape)
     compiled = run.train_step.lower(run.abstract, batch, jax.random.key(0)).compile()
+    return program_memory(compiled, run.abstract, batch)
+
+
+def program_memory(compiled: jax.stages.Compiled, state: Any, batch: Any) -> StepMemory | None:
+    """What a compiled train step needs, by XLA's account; None if it gives none.
+
+    Args:
+      compiled: the step.
+      state, batch: trees of `ShapeDtypeStruct`s with shardings, its arguments.
+    """
     needed = compiled.memory_analysis()
     if needed is None:
         return None
-    state, batch_bytes = bytes_per_device(run.abstract), bytes_per_device(batch)
     made = needed.output_size_in_bytes - needed.alias_size_in_bytes
     return StepMemory(
-        state=state,
-        gradients=bytes_per_device(run.abstract.params),
-        batches=2 * batch_bytes,
+        state=bytes_per_device(state),
+        gradients=bytes_per_device(state.params),
+        batches=2 * bytes_per_device(batch),
         temporaries=needed.temp_size_in_bytes + made + needed.generated_code_size_in_bytes,
     )
 

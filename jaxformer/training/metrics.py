@@ -13,13 +13,19 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxformer.parallel.distributed import is_first_process
 from jaxformer.storage.workdir import write_atomically
 
 STEPS_IN_FLIGHT = 2  # dispatched steps that the devices may not have done
+OF_EVERY_STEP = ("skipped", "learning_rate")  # figures that a skipped update has too
+HELD_OUT = ("test", "compositional")  # splits measured once a run has ended
+RESUME = "resume"  # the split of what differs from the checkpoint that a start goes on from
 
 
 def log(message: str) -> None:
-    """Print a message without tearing the progress bar."""
+    """Print a message without tearing the progress bar; of several processes the first one does."""
+    if not is_first_process():
+        return
     from tqdm import tqdm
 
     tqdm.write(message, file=sys.stdout)
@@ -32,7 +38,7 @@ class Interval(NamedTuple):
     Attributes:
       step: updates done at its end.
       steps: updates in it.
-      sums: of the metric sums of these steps, in float64.
+      sums: of the metric sums of these steps, in float64; of skipped ones only `skipped` counts.
     """
 
     step: int
@@ -49,15 +55,13 @@ class IntervalSums:
 
     Args:
       ends: whether an interval ends at a step.
+      each: called with the step and the figures of each step as they are read.
     """
 
-    def __init__(self, ends: Callable[[int], bool]):
-        self._ends = ends
+    def __init__(self, ends: Callable[[int], bool], each: Callable[[int, dict[str, float]], None]):
+        self._ends, self._each = ends, each
         self._in_flight: deque[tuple[int, dict[str, jax.Array]]] = deque()
         self._steps, self._totals = 0, {}
-        # Of the newest step that was read: with a gradient that is not finite its update is spoilt,
-        # though its loss, from the parameters before, may not show it.
-        self.loss = self.gradient_norm = 0.0
 
     def add(self, step: int, sums: dict[str, jax.Array]) -> Interval | None:
         """Take in the sums of the dispatched update number `step`.
@@ -77,12 +81,19 @@ class IntervalSums:
             if interval is not None:
                 yield interval
 
+    def discard(self) -> int:
+        """Forget the dispatched steps that are not read, to do them again; returns how many."""
+        count = len(self._in_flight)
+        self._in_flight.clear()
+        return count
+
     def _read(self) -> Interval | None:
         step, sums = self._in_flight.popleft()
         values = {name: float(value) for name, value in jax.device_get(sums).items()}
+        self._each(step, values)
         for name, value in values.items():
-            self._totals[name] = self._totals.get(name, 0.0) + value
-        self.loss, self.gradient_norm = values["loss"], values["gradient_norm"]
+            counts = not values["skipped"] or name in OF_EVERY_STEP
+            self._totals[name] = self._totals.get(name, 0.0) + (value if counts else 0.0)
         self._steps += 1
         if not self._ends(step):
             return None
@@ -92,15 +103,19 @@ class IntervalSums:
 
 
 class MetricsWriter:
-    """Appends to metrics.jsonl and writes TensorBoard events.
+    """Appends to metrics.jsonl and writes TensorBoard events; in the first process alone.
 
     Args:
       metrics_file: one JSON object a line, with `step` and `split`.
       first_step: the step this start begins at; what an earlier start wrote after its checkpoint
-        is removed, because it is written again: later steps, held-out splits, a line cut short.
+        is removed, because it is written again: later steps, held-out splits, the changes at this
+        step, a line cut short.
     """
 
     def __init__(self, metrics_file: Path, first_step: int):
+        self._file = self._events = None
+        if not is_first_process():
+            return
         if metrics_file.is_file():
             complete = metrics_file.read_text("utf-8").split("\n")[:-1]
             kept = [line for line in complete if self._is_before(json.loads(line), first_step)]
@@ -109,14 +124,15 @@ class MetricsWriter:
         self._open_events = functools.partial(
             open_events, metrics_file.parent / "tensorboard", first_step + 1
         )
-        self._events = None
 
     @staticmethod
     def _is_before(row: dict[str, Any], first_step: int) -> bool:
-        in_loop = row["split"] in ("train", "validation")
+        in_loop = row["split"] not in (*HELD_OUT, RESUME)
         return row["step"] < first_step or (in_loop and row["step"] == first_step)
 
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:
+        if self._file is None:
+            return
         self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
         self._file.flush()
         # The library takes long to load, so that is done while the devices work on a step.
@@ -126,7 +142,8 @@ class MetricsWriter:
                 self._events.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._events is not None:
             self._events.close()
 
@@ -151,13 +168,17 @@ class Progress:
             desc="training",
             unit="step",
             dynamic_ncols=True,
-            disable=not sys.stderr.isatty(),
+            disable=not (sys.stderr.isatty() and is_first_process()),
         )
         self._clock = time.monotonic()
         self._seconds = 0.0
 
     def advance(self) -> None:
         self._bar.update(1)
+
+    def rewind(self, steps: int) -> None:
+        """Take back steps that are done again."""
+        self._bar.update(-steps)
 
     def pause(self) -> None:
         """Stop the clock of the training speed: evaluating or saving."""
@@ -176,8 +197,9 @@ class Progress:
     def show(self, step: int, values: dict[str, float], seconds_per_step: float) -> None:
         """Print the figures of the last interval."""
         left = format_seconds((self._num_steps - step) * seconds_per_step)
+        loss = f"loss {values['loss']:.3f}" if "loss" in values else "all updates skipped"
         figures = (
-            f"loss {values['loss']:.3f}  lr {values['learning_rate']:.2e}  "
+            f"{loss}  lr {values['learning_rate']:.2e}  "
             f"{values['target_tokens_per_second']:,.0f} target tok/s"
         )
         if "mfu" in values:

@@ -48,26 +48,50 @@ def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> o
 
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
-) -> optax.GradientTransformation:
-    """Clipping, Adam or Muon, decoupled weight decay on matrices, learning rate."""
+) -> optax.GradientTransformationExtraArgs:
+    """Clipping, Adam or Muon, decoupled weight decay on matrices, learning rate.
+
+    Its `update` takes the bool scalar `finite` as well: where it is false, the moments come back as
+    they were; the updates and the counts of such a step are not to be used.
+    """
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon)
-    if config.name == "muon":
-        steps.append(optax.partition({"muon": _scale_by_muon(config), "adam": adam}, _rule_of_each))
-    else:
-        steps.append(adam)
+    steps.append(_unless_skipped(lambda decay: _scale_by_moments(config, decay)))
     if config.weight_decay:
         steps.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
     return optax.chain(*steps, optax.scale_by_learning_rate(schedule))
 
 
-def _scale_by_muon(config: OptimizerConfig) -> optax.GradientTransformation:
+def _unless_skipped(make) -> optax.GradientTransformationExtraArgs:
+    """The transformation `make(decay)`, where `decay` maps the decay rates of its moments.
+
+    With `finite` false a gradient counts as 0 and a rate as 1: `(1 - 1) 0 + 1 m` is m. A select
+    between each moment and its update would do the same for 40 % more memory traffic: XLA then
+    computes the moments twice, once of them fused into the parameters' update.
+    """
+
+    def update(gradients, state, params=None, *, finite=None, **_):
+        if finite is None:
+            return make(lambda rate: rate).update(gradients, state, params)
+        gradients = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
+        return make(lambda rate: jnp.where(finite, rate, 1.0)).update(gradients, state, params)
+
+    return optax.GradientTransformationExtraArgs(make(lambda rate: rate).init, update)
+
+
+def _scale_by_moments(config: OptimizerConfig, decay) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(b1=decay(config.b1), b2=decay(config.b2), eps=config.epsilon)
+    if config.name == "adam":
+        return adam
+    return optax.partition({"muon": _scale_by_muon(config, decay), "adam": adam}, _rule_of_each)
+
+
+def _scale_by_muon(config: OptimizerConfig, decay) -> optax.GradientTransformation:
     """Muon (Jordan 2024): the update of a matrix `[m, n]` is its momentum with all singular values
     near 1, times `0.2 sqrt(max(m, n))`, so that its root mean square is that of a usual update of
     Adam and both share one learning rate (Liu et al. 2025, arXiv:2502.16982, 2.2)."""
     return optax.chain(
         optax.contrib.scale_by_muon(
-            beta=config.momentum, weight_dimension_numbers=_matrix_dimensions
+            beta=decay(config.momentum), weight_dimension_numbers=_matrix_dimensions
         ),
         optax.stateless_with_tree_map(
             lambda update, _: 0.2 * max(update.shape[-2:]) ** 0.5 * update

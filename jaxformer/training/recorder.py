@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,10 @@ import numpy as np
 from jaxformer.evaluation.evaluate import summarize
 from jaxformer.parallel.device_peaks import peak_flops
 from jaxformer.training.flops import training_flops
-from jaxformer.training.metrics import Interval, IntervalSums, MetricsWriter, Progress
+from jaxformer.training.metrics import Interval, IntervalSums, MetricsWriter, Progress, log
 from jaxformer.training.setup import Run
+from jaxformer.training.spikes import Spike, SpikeDetector
+from jaxformer.training.state import TrainState
 
 MEASURED_PAIRS = 1_000_000  # of a larger corpus, evenly spread, tell the mean FLOPs of a token
 
@@ -20,19 +23,36 @@ MEASURED_PAIRS = 1_000_000  # of a larger corpus, evenly spread, tell the mean F
 class Recorder:
     """Follows the steps of a start; a log line comes when its interval is done, not before.
 
+    Updates that were skipped are told by step in the log and in metrics.jsonl, with split
+    `skipped`; so many in a row that training.max_skipped_steps is reached end training.
+
     Args:
       run: what is trained.
       writer: of metrics.jsonl.
       progress: the bar, whose clock measures the speed.
+      memory: what `memory` returned when the state that training goes on from was saved.
+
+    Attributes:
+      spike: of the loss, to be answered by `roll_back` before the next step; None almost always.
     """
 
-    def __init__(self, run: Run, writer: MetricsWriter, progress: Progress):
+    def __init__(
+        self,
+        run: Run,
+        writer: MetricsWriter,
+        progress: Progress,
+        memory: dict[str, Any] | None = None,
+    ):
         self._run, self._writer, self._progress = run, writer, progress
         settings = run.config.training
         self._ends = lambda step: step % settings.log_every == 0 or step == settings.num_steps
-        self._sums = IntervalSums(self._ends)
+        self._sums = IntervalSums(self._ends, self._check)
         self._flops_per_token = flops_per_target_token(run)
         self._peak = mesh_peak_flops(run)
+        memory = memory or {}
+        self._skipped: list[int] = memory.get("skipped", [])  # steps, in a row up to the newest
+        self._spikes = SpikeDetector(**memory.get("spikes", {}))
+        self.spike: Spike | None = None
 
     def add(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Take in the metric sums of the dispatched update number `step`."""
@@ -43,29 +63,80 @@ class Recorder:
         if interval is not None:
             self._record(interval)
 
-    def settle(self, step: int) -> None:
-        """Wait for all steps up to `step`, record the intervals among them, check the last loss.
+    def settle(self, step: int, state: TrainState) -> bool:
+        """Wait for all steps up to `step`, record the intervals among them, check the state.
+
+        Returns:
+          Whether the state may be evaluated and saved; False: `spike` is to be answered first.
 
         Raises:
-          FloatingPointError: training diverged; to be called before a state is evaluated or saved.
+          FloatingPointError: training diverged.
         """
         for interval in self._sums.flush():
             self._record(interval)
-        check_finite(self._run, self._sums.loss, self._sums.gradient_norm, step)
+        if self.spike is None and not self._run.is_finite(state):
+            raise FloatingPointError(
+                f"the parameters or moments of step {step:,} are not finite and are not saved, "
+                f"though loss and gradient were finite; {self._advice()}"
+            )
+        return self.spike is None
+
+    def memory(self) -> dict[str, Any]:
+        """What a resumed run needs to judge steps as this one would, as JSON values."""
+        return {"skipped": list(self._skipped), "spikes": dataclasses.asdict(self._spikes)}
+
+    def rolled_back(self, checkpoint: int) -> None:
+        """Record that `spike` was answered by the state of `checkpoint`."""
+        spike = self.spike
+        self._spikes.restored.append(checkpoint)
+        self._writer.write(
+            spike.step,
+            "rollback",
+            {"loss": spike.loss, "usual_loss": spike.usual, "checkpoint": checkpoint},
+        )
+        self.spike = None
+
+    def _check(self, step: int, values: dict[str, float]) -> None:
+        if not values["skipped"]:
+            self._skipped.clear()
+            self._spikes.add(values["loss"], values["tokens"])
+            return
+        self._skipped.append(step)
+        figures = (
+            f"the loss is {values['loss'] / max(values['tokens'], 1.0):.4g}, the gradient's norm "
+            f"{values['gradient_norm']:.4g}"
+        )
+        # Strings: JSON has no NaN.
+        self._writer.write(step, "skipped", {"batch": step - 1, "reason": figures})
+        log(f"step {step:,}  update skipped: {figures}")
+        allowed = self._run.config.training.max_skipped_steps
+        if len(self._skipped) >= allowed:
+            raise FloatingPointError(
+                f"{len(self._skipped)} updates in a row were skipped (training.max_skipped_steps="
+                f"{allowed}), steps {', '.join(map(str, self._skipped))}: {figures}; "
+                f"{self._advice()}"
+            )
 
     def _record(self, interval: Interval) -> None:
-        sums = interval.sums
-        check_finite(self._run, sums["loss"], sums["gradient_norm"], interval.step)
         values = self._figures(interval, self._progress.interval())
         self._writer.write(interval.step, "train", values)
         self._progress.show(interval.step, values, values["seconds_per_step"])
+        settings = self._run.config.training
+        if interval.step % settings.log_every == 0:
+            self.spike = self._spikes.end_interval(interval.step, settings)
+        if self.spike is not None:
+            self._progress.rewind(self._sums.discard())
 
     def _figures(self, interval: Interval, seconds: float) -> dict[str, float]:
         run, sums = self._run, interval.sums
         speed = sums["tokens"] / seconds
-        values = summarize(sums) | {
+        skipped = int(sums["skipped"])
+        values = {"skipped": skipped}
+        if skipped < interval.steps:
+            values |= summarize(sums)
+            values["gradient_norm"] = sums["gradient_norm"] / (interval.steps - skipped)
+        values |= {
             "learning_rate": sums["learning_rate"],
-            "gradient_norm": sums["gradient_norm"] / interval.steps,
             "target_tokens_per_second": speed,
             "seconds_per_step": seconds / interval.steps,
             "epoch": interval.step / run.plan.steps_per_epoch,
@@ -75,13 +146,9 @@ class Recorder:
             values["mfu"] = values["model_flops_per_second"] / self._peak
         return values
 
-
-def check_finite(run: Run, loss: float, gradient_norm: float, step: int) -> None:
-    """Raise `FloatingPointError` if training diverged: before such a state is saved."""
-    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-        raise FloatingPointError(
-            f"the loss is {loss} and the gradient's norm {gradient_norm} at step {step:,}; the "
-            f"last good checkpoint is in {run.workdir.checkpoints}; lower "
+    def _advice(self) -> str:
+        return (
+            f"the last good checkpoint is in {self._run.workdir.checkpoints}; lower "
             "optimizer.learning_rate, or set optimizer.clip_norm"
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,23 @@ from jaxformer.config import Config
 from jaxformer.data.batching import Plan
 from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
 from jaxformer.data.loader import make_plan, plan_summary
+from jaxformer.data.row_padding import RowPadding
 from jaxformer.data.sources import Source, make_source
 from jaxformer.data.subword_sampling import SubwordSampler, make_sampler
 from jaxformer.data.tokenizer_training import load_or_train
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
+from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
+from jaxformer.storage.identity import Identity, identify
 from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.attention_check import check_attention
 from jaxformer.training.metrics import log
 from jaxformer.training.optimizer import make_optimizer, make_schedule
-from jaxformer.training.state import abstract_state, make_init
+from jaxformer.training.resume import Origin
+from jaxformer.training.state import abstract_state, make_finite_check, make_init
 from jaxformer.training.step import make_train_step
 
 
@@ -37,6 +43,8 @@ class Run:
 
     config: Config
     workdir: Workdir
+    origin: Origin
+    identity: Identity
     source: Source
     tokenizers: tuple[Tokenizer, Tokenizer]
     corpus: TokenizedCorpus
@@ -49,6 +57,7 @@ class Run:
     init: Any  # key -> TrainState
     abstract: Any  # TrainState of shapes, dtypes and shardings
     train_step: Any
+    is_finite: Any  # TrainState -> bool scalar
     evaluator: Evaluator
 
 
@@ -69,8 +78,46 @@ def with_vocabularies(config: Config, vocab_size: int, target_vocab_size: int) -
     return dataclasses.replace(config, model=model)
 
 
-def prepare_run(config: Config, path: Path) -> Run:
+def check_roles(source: Source, config: Config) -> None:
+    """Raise `InputError` unless there is text to train on and text to validate with."""
+    for role in ("train", "validation"):
+        if role not in source.roles:
+            raise InputError(
+                f"the data has no {role} split (data.{role}={getattr(config.data, role)!r}); "
+                f"it has {', '.join(source.roles)}"
+            )
+
+
+def plan_batches(
+    corpus: TokenizedCorpus,
+    config: Config,
+    sampler: SubwordSampler | None,
+    planned_rows: int,
+    row_multiple: int,
+) -> Plan:
+    """The plan of a run, in which rows come in multiples of `planned_rows`.
+
+    Devices that cannot share these get empty rows besides, up to a multiple of `row_multiple`.
+    """
+    plan = make_plan(
+        corpus,
+        config.data,
+        seed=config.seed,
+        row_multiple=planned_rows,
+        shuffle=True,
+        sampler=sampler,
+    )
+    return RowPadding(plan, row_multiple) if planned_rows % row_multiple else plan
+
+
+def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -> Run:
     """Build a `Run` in the workdir `path`; trains the tokenizer and tokenises where needed.
+
+    Args:
+      config: of the run.
+      path: the workdir.
+      allow_changes: names of fields and sections that may differ from the run in the workdir,
+        although that trains something else.
 
     Raises:
       InputError: anything about the configuration, the data or the workdir that cannot work.
@@ -78,33 +125,33 @@ def prepare_run(config: Config, path: Path) -> Run:
     workdir = Workdir(path)
     mesh = make_mesh(config.mesh)
     source = make_source(config.data, config.seed)
-    for role in ("train", "validation"):
-        if role not in source.roles:
-            raise InputError(
-                f"the data has no {role} split (data.{role}={getattr(config.data, role)!r}); "
-                f"it has {', '.join(source.roles)}"
-            )
-    if workdir.config_file.is_file():
-        stored = workdir.load_config().model
+    source.fingerprint = functools.cache(source.fingerprint)  # large texts are read once for it
+    check_roles(source, config)
+    origin = Origin.of(workdir, allow_changes)
+    if origin.identity is not None:
+        stored = origin.identity.config.model
         config = with_vocabularies(config, stored.vocab_size, stored.target_vocab_size)
-        workdir.check_config(config)
-    tokenizers = load_or_train(config.tokenizer, source, path)
+        origin.check_config(config)
+    barrier()  # all have seen what is there before the first process adds to it
+    with first_process_first():
+        tokenizers = load_or_train(config.tokenizer, source, path)
     check_special_ids(*tokenizers)
+    origin.check_tokenizers(tokenizers)
     sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
     config = with_vocabularies(config, sizes[0], 0 if config.tokenizer.joint else sizes[1])
-    for line in workdir.store_config(config):
-        log(f"changed since the last start: {line}")
-    corpus = prepare_corpus(source, "train", *tokenizers, config.data, filters=True, progress=True)
     row_multiple = batch_parts(mesh) * config.optimizer.accumulation_steps
+    identity = identify(config, tokenizers, source, mesh)
+    origin.check(identity)
+    planned_rows = origin.row_multiple(config, identity.corpus, row_multiple)
+    identity = dataclasses.replace(identity, row_multiple=planned_rows)
+    if is_first_process():
+        workdir.store_config(config)
+    with first_process_first():
+        corpus = prepare_corpus(
+            source, "train", *tokenizers, config.data, filters=True, progress=is_first_process()
+        )
     sampler = make_sampler(corpus, tokenizers, config)
-    plan = make_plan(
-        corpus,
-        config.data,
-        seed=config.seed,
-        row_multiple=row_multiple,
-        shuffle=True,
-        sampler=sampler,
-    )
+    plan = plan_batches(corpus, config, sampler, planned_rows, row_multiple)
     log(check_attention(config, plan.shapes(), mesh))
     task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
     schedule = make_schedule(
@@ -117,6 +164,8 @@ def prepare_run(config: Config, path: Path) -> Run:
     return Run(
         config=config,
         workdir=workdir,
+        origin=origin,
+        identity=identity,
         source=source,
         tokenizers=tokenizers,
         corpus=corpus,
@@ -136,6 +185,7 @@ def prepare_run(config: Config, path: Path) -> Run:
             mesh=mesh,
             abstract=abstract,
         ),
+        is_finite=make_finite_check(mesh),
         evaluator=evaluator,
     )
 

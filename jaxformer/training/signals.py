@@ -1,45 +1,122 @@
-"""Signals that end a run between two steps, with everything saved."""
+"""Signals that end a run: between two steps with everything saved, or at once."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
+
+# Launchers and terminals often deliver one request twice: to the process and to its group.
+SAME_REQUEST_SECONDS = 1.0
+
+
+def here_only(flag: bool, step: int) -> bool:
+    """What all processes agree on where there is one."""
+    return flag
 
 
 class StopSignals:
-    """Catches SIGINT, SIGTERM and SIGUSR1 while it is entered; a second signal ends at once.
+    """Catches SIGINT, SIGTERM and SIGUSR1 while it is entered.
+
+    The first one ends the process at once, with `SystemExit`, except inside `noted`: there it waits
+    until the loop asks. A second one, a second or more after the first, leaves at once whatever the
+    main thread does; a thread sees to that, because Python runs handlers only between two calls
+    into C, and a compilation or a device that hangs is one call.
 
     Outside the main thread, where Python allows no handlers, it catches nothing.
 
+    Args:
+      any_process: `(flag, step) -> bool`: whether the flag of any process of the job is set; called
+        by all of them at the same steps.
+
     Attributes:
-      received: the signal that asked to stop, or None.
+      received: the signal that came to this process, or None.
+      stopped: whether the job ends because a signal came to one of its processes.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self):
+    def __init__(self, any_process: Callable[[bool, int], bool] = here_only):
         self.received: signal.Signals | None = None
+        self.stopped = False
+        self._any_process = any_process
+        self._noting = False
         self._previous: dict[signal.Signals, object] = {}
 
     @property
     def exit_status(self) -> int:
         """130 after SIGINT, 143 after the others, 0 if none came."""
-        if self.received is None:
-            return 0
-        return 130 if self.received == signal.SIGINT else 143
+        if self.received is not None:
+            return 130 if self.received == signal.SIGINT else 143
+        return 143 if self.stopped else 0
+
+    def agreed(self, step: int, *, over: bool = False) -> bool:
+        """Whether the job stops after `step`: the same answer in all its processes.
+
+        Args:
+          step: updates done.
+          over: whether this process wants to stop for another reason, its time say.
+        """
+        if not self._any_process(self.received is not None or over, step):
+            return False
+        self.stopped = self._any_process(self.received is not None, step)
+        return True
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside, a first signal is only noted in `received`."""
+        self._noting = True
+        try:
+            yield
+        finally:
+            self._noting = False
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
+            self._reader, self._writer = os.pipe()
+            os.set_blocking(self._writer, False)
+            threading.Thread(
+                target=leave_at_second, args=(self._reader,), name="signals", daemon=True
+            ).start()
+            self._previous_writer = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             for number in self.NUMBERS:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_) -> None:
+        if not self._previous:
+            return
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            if handler is not None:  # None: it was not set from Python and cannot be set again
+                signal.signal(number, handler)
+        self._previous.clear()
+        signal.set_wakeup_fd(self._previous_writer)
+        os.close(self._writer)  # ends the thread
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            raise SystemExit(self.exit_status)
+            return  # `leave_at_second` decides
         self.received = signal.Signals(number)
+        if not self._noting:
+            raise SystemExit(self.exit_status)
+
+
+def leave_at_second(reader: int) -> None:
+    """Read the numbers of signals as they come; the second request ends the process."""
+    first, since = 0, 0.0
+    with open(reader, "rb", buffering=0) as numbers:
+        while number := numbers.read(1):
+            if number[0] not in StopSignals.NUMBERS:
+                continue
+            if not first:
+                first, since = number[0], time.monotonic()
+                name = signal.Signals(first).name
+                os.write(2, f"{name} received; a second signal leaves at once\n".encode())
+                continue
+            if time.monotonic() - since >= SAME_REQUEST_SECONDS:
+                os.write(2, b"a second signal: leaving at once\n")
+                os._exit(130 if first == signal.SIGINT else 143)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -71,6 +72,56 @@ def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
         )
 
     return init
+
+
+def keep_unless(finite: jax.Array, new, old):
+    """`new` if the bool scalar `finite` is true, else `old`, leaf by leaf."""
+    return jax.tree.map(lambda changed, kept: jnp.where(finite, changed, kept), new, old)
+
+
+def keep_counts_unless(finite: jax.Array, new, old):
+    """The optimizer state `new`, its counts as in `old` if `finite` is false.
+
+    Adam's count, of its bias correction, is of updates done; that of the learning rate schedule is
+    of steps, and goes on. The moments are the optimizer's own affair, see `make_optimizer`.
+    """
+
+    def select(changed, kept):
+        if _counts_steps(changed) or changed.ndim:
+            return changed
+        return jnp.where(finite, changed, kept)
+
+    return jax.tree.map(select, new, old, is_leaf=_counts_steps)
+
+
+def at_step(state: TrainState, step: int) -> TrainState:
+    """`state` as if its last updates up to `step` had been skipped."""
+
+    def moved(leaf, value: int):
+        return jax.device_put(np.asarray(value, leaf.dtype), leaf.sharding)
+
+    def count(node):
+        return node._replace(count=moved(node.count, step)) if _counts_steps(node) else node
+
+    opt_state = jax.tree.map(count, state.opt_state, is_leaf=_counts_steps)
+    return state._replace(step=moved(state.step, step), opt_state=opt_state)
+
+
+def _counts_steps(node) -> bool:
+    return isinstance(node, optax.ScaleByScheduleState)
+
+
+def make_finite_check(mesh: Mesh):
+    """The compiled function of a `TrainState`: whether all its numbers are finite, a bool scalar.
+
+    One pass over the state; meant for states that are saved or evaluated, not for each step.
+    """
+
+    def is_finite(state: TrainState) -> jax.Array:
+        leaves = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    return jax.jit(is_finite, out_shardings=replicated(mesh))
 
 
 def abstract_state(init, mesh: Mesh) -> TrainState:

@@ -9,7 +9,12 @@ from jax.sharding import Mesh
 
 from jaxformer.config import OptimizerConfig, TrainingConfig
 from jaxformer.parallel.sharding import batch_sharding, replicated
-from jaxformer.training.state import TrainState, state_shardings
+from jaxformer.training.state import (
+    TrainState,
+    keep_counts_unless,
+    keep_unless,
+    state_shardings,
+)
 
 
 def accumulate_gradients(loss_fn, params, batch, key, parts: int):
@@ -51,6 +56,11 @@ def make_train_step(
 
     The gradient is that of the loss summed over all target tokens of the global batch, divided by
     their number. The dropout key of an update is `fold_in(key, step)`.
+
+    An update whose loss or gradient is not finite is skipped: the step and the learning rate
+    schedule count it, parameters, moments and average stay as they are, and the metric sum
+    `skipped` is 1 instead of 0. A gradient whose norm is above 1.8e19 counts as not finite: its
+    square overflows float32, and with it Adam's second moment.
     """
 
     def loss_fn(params, batch, key):
@@ -72,12 +82,18 @@ def make_train_step(
         )
         scale = 1.0 / jnp.maximum(sums["tokens"], 1.0)
         gradients = jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        norm = optax.tree.norm(gradients)
+        finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
+        updates, opt_state = optimizer.update(
+            gradients, state.opt_state, state.params, finite=finite
+        )
+        opt_state = keep_counts_unless(finite, opt_state, state.opt_state)
+        params = keep_unless(finite, optax.apply_updates(state.params, updates), state.params)
         ema_params = state.ema_params
         if ema_params is not None:
-            ema_params = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
-        sums["gradient_norm"] = optax.tree.norm(gradients)
+            average = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
+            ema_params = keep_unless(finite, average, ema_params)
+        sums |= {"gradient_norm": norm, "skipped": 1.0 - finite}
         return TrainState(state.step + 1, params, opt_state, ema_params), sums
 
     shardings = state_shardings(abstract, mesh)

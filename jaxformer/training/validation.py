@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jaxformer.evaluation.evaluate import Evaluation
+from jaxformer.parallel.distributed import is_first_process
+from jaxformer.storage.changes import Change
 from jaxformer.storage.checkpoint import HIGHER_IS_BETTER, load_params, resolve_checkpoint
 from jaxformer.storage.workdir import write_atomically
-from jaxformer.training.metrics import MetricsWriter, log
+from jaxformer.training.metrics import HELD_OUT, MetricsWriter, log
+from jaxformer.training.resume import is_measured_alike
 from jaxformer.training.setup import Run
 from jaxformer.training.state import TrainState
 
@@ -38,16 +43,34 @@ class Selection:
         return better
 
 
+def resumed_selection(meta: dict[str, Any], changes: Sequence[Change]) -> Selection:
+    """The search of a checkpoint, begun anew if its figures were measured in another way."""
+    if not is_measured_alike(changes):
+        log("evaluations are measured in another way from here on: the best is looked for anew")
+        return Selection()
+    return Selection(**meta.get("selection", {}))
+
+
 def evaluate_validation(
-    run: Run, state: TrainState, selection: Selection, writer: MetricsWriter, step: int
+    run: Run,
+    state: TrainState,
+    selection: Selection,
+    writer: MetricsWriter,
+    step: int,
+    *,
+    alive: Callable[[], None],
 ) -> dict[str, float]:
-    """Loss, BLEU and chrF on the validation split; logs them with a few samples."""
+    """Loss, BLEU and chrF on the validation split; logs them with a few samples.
+
+    `alive` is called after each batch.
+    """
     settings = run.config.training
     result = run.evaluator.measure(
         state.eval_params,
         run.validation,
         dataclasses.replace(run.config.decoding, beam_size=settings.eval_beam_size),
         count=settings.eval_sentences,
+        alive=alive,
     )
     metrics = result.metrics()
     better = selection.update(
@@ -58,6 +81,8 @@ def evaluate_validation(
     shown = list(zip(run.validation.pairs, result.hypotheses, strict=False))
     for (source, reference), hypothesis in shown[: settings.num_samples]:
         log(f"    source      {source}\n    reference   {reference}\n    translation {hypothesis}")
+    if not is_first_process():
+        return metrics
     run.workdir.samples.mkdir(exist_ok=True)
     rows = ["source\treference\ttranslation"]
     rows += ["\t".join(x.replace("\t", " ") for x in (*pair, text)) for pair, text in shown]
@@ -65,9 +90,14 @@ def evaluate_validation(
     return metrics
 
 
-def evaluate_held_out(run: Run, writer: MetricsWriter, step: int) -> dict[str, Evaluation]:
-    """The best checkpoint on the test split and, where there is one, the compositional split."""
-    roles = [role for role in ("test", "compositional") if role in run.source.roles]
+def evaluate_held_out(
+    run: Run, writer: MetricsWriter, step: int, *, alive: Callable[[], None]
+) -> dict[str, Evaluation]:
+    """The best checkpoint on the test split and, where there is one, the compositional split.
+
+    `alive` is called after each batch.
+    """
+    roles = [role for role in HELD_OUT if role in run.source.roles]
     if not roles:
         return {}
     folder = resolve_checkpoint(run.workdir.checkpoints, "best", run.config.training.best_metric)
@@ -79,6 +109,7 @@ def evaluate_held_out(run: Run, writer: MetricsWriter, step: int) -> dict[str, E
             run.evaluator.load(run.source, role),
             run.config.decoding,
             description=f"translating {role}",
+            alive=alive,
         )
         writer.write(step, role, evaluations[role].metrics())
     return evaluations

@@ -14,6 +14,7 @@ from jaxformer.data.batching import BucketPlan
 from jaxformer.data.loader import BatchLoader, make_batch, make_plan, plan_summary
 from jaxformer.data.packing import PackedPlan
 from jaxformer.errors import InputError
+from jaxformer.parallel.shares import BatchShare
 
 PAD = 0
 
@@ -83,7 +84,7 @@ def test_processes_share_the_same_global_batches(batching, process_count):
     loaders = [
         BatchLoader(
             corpus, plan_of(corpus, batching), pad_id=PAD,
-            process_index=index, process_count=process_count,
+            share=BatchShare(process_count, ((index, index + 1),)),
         )
         for index in range(process_count)
     ]  # fmt: skip
@@ -99,8 +100,36 @@ def test_processes_share_the_same_global_batches(batching, process_count):
 def test_rows_that_processes_cannot_share_are_refused():
     corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets", row_multiple=4)
-    with pytest.raises(InputError, match="cannot be shared by 3 processes"):
-        BatchLoader(corpus, plan, pad_id=PAD, process_count=3)
+    with pytest.raises(InputError, match="cannot be cut into 3 parts"):
+        BatchLoader(corpus, plan, pad_id=PAD, share=BatchShare(3, ((0, 1),)))
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_a_share_of_two_runs_is_their_rows_one_below_the_other(batching):
+    corpus = random_corpus(500)
+    plan = plan_of(corpus, batching)
+    share = BatchShare.of_parts(4, {0, 2, 3})
+    loader = BatchLoader(corpus, plan, pad_id=PAD, share=share, start_step=2)
+    for step in (2, 3):
+        whole = make_batch(corpus, plan, step, slice(None), PAD)
+        quarter = len(whole["inputs"]) // 4
+        rows = np.r_[0:quarter, 2 * quarter : 4 * quarter]
+        assert_same(next(loader), {name: array[rows] for name, array in whole.items()})
+    loader.close()
+
+
+def test_seeking_goes_on_with_the_batch_of_that_step():
+    corpus = random_corpus(500)
+    plan = plan_of(corpus, "buckets")
+    loader = BatchLoader(corpus, plan, pad_id=PAD, start_step=3)
+    for _ in range(6):
+        next(loader)
+    for first in (5, 3, 20):
+        loader.seek(first)
+        for step in (first, first + 1):
+            assert loader.step == step
+            assert_same(next(loader), make_batch(corpus, plan, step, slice(None), PAD))
+    loader.close()
 
 
 def test_close_ends_the_reading_thread():

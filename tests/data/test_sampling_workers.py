@@ -15,6 +15,7 @@ from jaxformer.data.loader import BatchLoader, make_batch, make_plan, stored_sen
 from jaxformer.data.sampling_workers import SamplingWorkers, pack, unpack
 from jaxformer.data.subword_sampling import SubwordSampler
 from jaxformer.data.tokenizer_training import train_tokenizer
+from jaxformer.parallel.shares import BatchShare
 
 PAD = 0
 LINES = [f"the {a} sees {b}\u2581 {a}s" for a in ("house", "garden") for b in range(60)]
@@ -130,7 +131,7 @@ def test_batches_are_the_same_with_0_1_and_2_workers_and_after_a_restart(batchin
     for workers, start, parts in ((0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 3, 2), (0, 1, 2)):
         loaders = [
             BatchLoader(
-                corpus, plan, pad_id=PAD, process_index=part, process_count=parts,
+                corpus, plan, pad_id=PAD, share=BatchShare(parts, ((part, part + 1),)),
                 start_step=start, sampler=sampler, workers=workers,
             )
             for part in range(parts)

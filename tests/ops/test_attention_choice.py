@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
@@ -37,6 +38,14 @@ def test_auto_chooses_by_platform():
     assert current_backend() == Backend("cpu", unplaced=True)
     with jax.set_mesh(make_mesh(MeshConfig())):
         assert current_backend() == Backend("cpu", unplaced=False)
+
+
+def test_a_program_for_another_platform_gets_the_attention_of_that():
+    device = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((8,), ("data",), (AxisType.Auto,), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert current_backend() == TPU
+        assert choose("auto", current_backend(), *call()).implementation == "splash"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import pytest
 from jaxformer.errors import InputError
 from jaxformer.storage.average import average_checkpoints
 from jaxformer.storage.checkpoint import Checkpointer, list_steps, load_params, resolve_checkpoint
+from jaxformer.storage.manifest import verify
+from jaxformer.storage.parameters import read_meta
 from jaxformer.training.state import TrainState
 
 ABSTRACT = {
@@ -33,7 +35,9 @@ def checkpoints(tmp_path):
     """Steps 1 to 5 with BLEU 5, 1, 9, none, 7."""
     checkpointer = Checkpointer(tmp_path, keep=9, best_metric="bleu")
     for step, bleu in enumerate((5.0, 1.0, 9.0, None, 7.0), 1):
-        checkpointer.save(step, make_state(step), {}, None if bleu is None else {"bleu": bleu})
+        meta = {"identity": {"corpus": step}, "selection": {"waiting": step}}
+        metrics = None if bleu is None else {"bleu": bleu}
+        checkpointer.save(step, make_state(step), meta, metrics)
     checkpointer.wait()
     checkpointer.close()
     return tmp_path
@@ -58,6 +62,22 @@ def test_it_is_the_mean_of_the_plain_parameters(checkpoints, choose, count, step
     assert text == "".join(f"{step}\n" for step in steps)
 
 
+def test_it_is_verified_and_knows_its_run(checkpoints):
+    average(checkpoints, "best", 2)
+    assert verify(checkpoints / "average_best_2") == []
+    assert read_meta(checkpoints / "average_best_2") == {"identity": {"corpus": 5}}
+    (checkpoints / "average_best_2" / "steps.txt").write_text("3\n4\n")
+    problems = verify(checkpoints / "average_best_2")
+    assert problems == ["steps.txt: another crc32 than when it was saved"]
+
+
+def test_a_damaged_checkpoint_is_not_averaged(checkpoints):
+    (checkpoints / "4" / "params" / "_METADATA").write_bytes(b"")
+    with pytest.raises(InputError, match="/4 is not a good checkpoint: params/_METADATA: 0 bytes"):
+        average(checkpoints, "last", 2)
+    assert not list(checkpoints.glob("average_*"))
+
+
 def test_a_second_average_of_the_same_name_replaces_the_first(checkpoints):
     average(checkpoints, "last", 2)
     checkpointer = Checkpointer(checkpoints, keep=9, best_metric="bleu")
@@ -72,7 +92,7 @@ def test_a_second_average_of_the_same_name_replaces_the_first(checkpoints):
 def test_training_goes_on_beside_an_average(checkpoints):
     average(checkpoints, "best", 2)
     checkpointer = Checkpointer(checkpoints, keep=2, best_metric="bleu")
-    assert checkpointer.latest_step == 5
+    assert checkpointer.newest_verified() == 5
     checkpointer.save(8, make_state(8), {}, {"bleu": 2.0})
     checkpointer.wait()
     checkpointer.close()

@@ -176,12 +176,15 @@ def test_patience_ends_a_run_and_the_best_checkpoint_outlives_newer_ones(
     assert len(measured) == 1
 
 
-def test_max_seconds_ends_a_start_and_each_start_gets_on(
-    small_run, one_device, tmp_path, monkeypatch
+def test_max_seconds_ends_a_start_like_a_signal_and_each_start_gets_on(
+    small_run, one_device, tmp_path, monkeypatch, capsys
 ):
     replace_measurement(monkeypatch, [1.0] * 10)
     config = change(small_run.config, training__max_seconds=1e-6)
     first = train(config, tmp_path)
+    out = capsys.readouterr().out
+    assert f"saved: step 1 in {tmp_path}\nnext           the same command goes on from here" in out
+    assert first.evaluations == {} and "translate --workdir" not in out
     second = train(config, tmp_path)
     assert (first.step, second.step) == (1, 2)
     assert first.reason == "training.max_seconds=1e-06 are over" and first.exit_status == 0

@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
@@ -46,13 +47,18 @@ MESHES = {
 }
 
 
-def make_batch():
-    """Eight rows of 1 to 6 target tokens, so that devices hold unequal numbers of them."""
+def make_batch(*, poisoned=False):
+    """Eight rows of 1 to 6 target tokens, so that devices hold unequal numbers of them.
+
+    A poisoned one has an id that the embedding does not have, whose row is NaN.
+    """
     rng = np.random.default_rng(0)
     inputs, targets = rng.integers(4, 24, (2, 8, 6)).astype(np.int32)
     lengths = np.array([6, 1, 2, 6, 3, 1, 5, 2])
     for ids, sizes in ((inputs, lengths[::-1]), (targets, lengths)):
         ids[np.arange(6) >= sizes[:, None]] = 0
+    if poisoned:
+        inputs[3, 0] = 99
     return {"inputs": inputs, "targets": targets}
 
 
@@ -63,7 +69,7 @@ def make_task(model=MODEL):
 class Run:
     """A compiled update on a mesh, always from the same first parameters."""
 
-    def __init__(self, mesh, params, model=MODEL, config=OPTIMIZER):
+    def __init__(self, mesh, params, model=MODEL, config=OPTIMIZER, task=Translation):
         devices = jax.devices()[:1] if mesh.data == 1 and mesh.fsdp == 1 else jax.devices()
         self.mesh = make_mesh(mesh, devices)
         schedule = make_schedule(config, d_model=model.d_model, num_steps=10)
@@ -72,7 +78,7 @@ class Run:
         self.params = params
         self.shardings = state_shardings(jax.eval_shape(self.init, jax.random.key(0)), self.mesh)
         self.step = make_train_step(
-            make_task(model),
+            task(model, pad_id=0, bos_id=2),
             self.optimizer,
             config,
             TrainingConfig(label_smoothing=SMOOTHING),
@@ -87,8 +93,8 @@ class Run:
         first = zeros._replace(step=np.int32(step), params=self.params, ema_params=ema)
         return jax.device_put(first, self.shardings)
 
-    def update(self, state, seed=5):
-        batch = shard_batch(make_batch(), self.mesh)
+    def update(self, state, seed=5, *, poisoned=False):
+        batch = shard_batch(make_batch(poisoned=poisoned), self.mesh)
         return self.step(state, batch, jax.random.key(seed))
 
 
@@ -152,7 +158,7 @@ def test_update_equals_numpy(two_updates, params):
     norm = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in jax.tree.leaves(gradient)))
     assert norm > 2 * OPTIMIZER.clip_norm
     assert reported["tokens"] == 6 + 1 + 2 + 6 + 3 + 1 + 5 + 2
-    close(reported, sums | {"gradient_norm": norm})
+    close(reported, sums | {"gradient_norm": norm, "skipped": 0.0})
     clipped = jax.tree.map(lambda g: g * OPTIMIZER.clip_norm / norm, gradient)
 
     def updated(p, g):
@@ -179,6 +185,62 @@ def test_dropout_differs_from_step_to_step_and_from_key_to_key(two_updates, run_
     _, other_key = run.update(run.first_state(), seed=6)
     assert abs(float(other_step["loss"]) - loss) > 1e-3
     assert abs(float(other_key["loss"]) - loss) > 1e-3
+
+
+def counts(opt_state):
+    """Updates counted by Adam's bias correction and by the learning rate schedule."""
+    adam, schedule = (
+        [s.count for s in opt_state if isinstance(s, kind)]
+        for kind in (optax.ScaleByAdamState, optax.ScaleByScheduleState)
+    )
+    return int(*adam), int(*schedule)
+
+
+@pytest.mark.parametrize("name", ["one", "data"])
+def test_an_update_that_is_not_finite_changes_the_step_alone(two_updates, run_on, name):
+    """Of eight devices only one has the NaN in its rows."""
+    run, (before, *_) = run_on(name), two_updates(name)
+    state, sums = jax.device_get(run.update(jax.device_put(before, run.shardings), poisoned=True))
+    assert np.isnan(sums["loss"]) and np.isnan(sums["gradient_norm"])
+    assert (sums["skipped"], sums["tokens"]) == (1.0, 26.0)
+    assert (before.step, counts(before.opt_state)) == (1, (1, 1))
+    assert (state.step, counts(state.opt_state)) == (2, (1, 2))
+    identical(state.params, before.params)
+    identical(state.ema_params, before.ema_params)
+    moments, moments_before = (
+        [s for s in opt_state if not isinstance(s, optax.ScaleByScheduleState)]
+        for opt_state in (state.opt_state, before.opt_state)
+    )
+    identical(moments, moments_before)
+
+
+def test_after_a_skipped_update_the_next_one_is_as_if_there_had_been_none(run_on):
+    run = run_on("one")
+    skipped, _ = run.update(run.first_state(), poisoned=True)
+    after, sums = run.update(skipped)
+    alone, alone_sums = run.update(run.first_state(step=1))
+    identical((after.params, after.ema_params, sums), (alone.params, alone.ema_params, alone_sums))
+    assert counts(after.opt_state) == (1, 2)
+
+
+class GradientOfNaN(Translation):
+    """A loss that is finite, with a gradient that is not: that of a root at zero."""
+
+    def loss_sums(self, params, batch, **settings):
+        sums = super().loss_sums(params, batch, **settings)
+        first = jax.tree.leaves(params)[0]
+        return sums | {"loss": sums["loss"] + jnp.sqrt(jnp.sum(0.0 * first))}
+
+
+def test_a_gradient_that_is_not_finite_spoils_the_update_of_a_finite_loss(params):
+    run = Run(MESHES["one"], params, config=replace(OPTIMIZER, name="muon"), task=GradientOfNaN)
+    before = jax.device_get(run.first_state())
+    state, sums = jax.device_get(run.update(run.first_state()))
+    assert np.isfinite(sums["loss"]) and np.isnan(sums["gradient_norm"])
+    assert (sums["skipped"], state.step) == (1.0, 1)
+    identical((state.params, state.ema_params), (before.params, before.ema_params))
+    identical(state.opt_state[:-1], before.opt_state[:-1])
+    assert int(state.opt_state[-1].count) == 1
 
 
 def test_state_is_donated(run_on):

@@ -1,0 +1,190 @@
+"""`python -m jaxformer plan`: memory, work and messages of a train step on a pod not yet there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import runpy
+import sys
+from typing import Any
+
+from jaxformer.commands.config_overrides import check_arguments
+from jaxformer.config import Config, field_types, parse_value
+from jaxformer.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", required=True, help="file whose get_config() describes the run")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--topology", help="TPU slice to compile for, e.g. v5e:16x16 (needs libtpu)")
+    where.add_argument("--devices", type=int, help="devices of the kind that is here")
+    parser.add_argument(
+        "--kind", help="with --devices: reckon with these GPUs, e.g. 'NVIDIA H100 80GB HBM3'"
+    )
+    parser.add_argument(
+        "--length", type=int, help="tokens a row and side (default: data.max_length, the largest)"
+    )
+    parser.add_argument("--hlo", help="file for the compiled program, to see which gather is which")
+    parser.add_argument(
+        "--config.SECTION.FIELD", metavar="VALUE", dest="_", help="any option, as for train.py"
+    )
+    for name in field_types():
+        parser.add_argument(f"--config.{name}", dest=name, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = load_config(args)
+    if args.length is not None and not 2 <= args.length <= config.data.max_length:
+        raise InputError(
+            f"--length={args.length} must be between 2 and data.max_length={config.data.max_length}"
+        )
+    check_kind(args)
+    devices = find_devices(args)
+    from jaxformer.training.planning import advise, plan_run, plan_step, smallest_budget
+
+    planned, refused = plan_run(config, devices), []
+    smallest = smallest_budget(planned.config, planned.mesh)
+    if config.data.tokens_per_batch < smallest:
+        refused.append(
+            f"data.tokens_per_batch={config.data.tokens_per_batch} is less than a row of "
+            f"data.max_length={config.data.max_length} for each part of the mesh; raise it to "
+            f"{smallest} (as planned here) or take fewer devices"
+        )
+        data = dataclasses.replace(planned.config.data, tokens_per_batch=smallest)
+        planned = planned._replace(config=dataclasses.replace(planned.config, data=data))
+    length = args.length or config.data.max_length
+    kind = devices[0].device_kind
+    print(f"compiling for {len(devices)} x {kind}; this takes minutes", file=sys.stderr, flush=True)
+    plan = plan_step(planned, length, args.kind or kind, program_file=args.hlo)
+    more, advice = advise(planned, plan)
+    sys.stdout.write(format_plan(planned, plan))
+    for line in advice:
+        print(f"advice       {line}")
+    for line in refused + more:
+        print(f"refused      {line}")
+    return 2 if refused + more else 0
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """The configuration of `--config` with the `--config.section.field=value` of the command."""
+    check_arguments([f"--config={args.config}"])
+    values: dict[str, Any] = runpy.run_path(args.config)["get_config"]().to_dict()
+    for name in field_types():
+        text = getattr(args, name)
+        if text is not None:
+            section, _, field = name.rpartition(".")
+            (values[section] if section else values)[field] = parse_value(name, text)
+    return Config.from_dict(values)
+
+
+def check_kind(args: argparse.Namespace) -> None:
+    """Raise `InputError` unless `--kind` names GPUs of known speed, for `--devices`."""
+    from jaxformer.parallel.topology import CHIPS, find_chip
+
+    if args.kind is None:
+        return
+    chip = find_chip(args.kind)
+    if args.topology or chip is None or chip.wraps:
+        known = ", ".join(pattern for pattern, chip in CHIPS if not chip.wraps)
+        raise InputError(
+            f"--kind={args.kind!r}: with --devices it may be one of {known}; TPUs are named with "
+            "--topology"
+        )
+
+
+def find_devices(args: argparse.Namespace) -> list[Any]:
+    """What to compile for; starts JAX."""
+    if args.topology:
+        # The TPU's compiler must not get the flags of the processor that it runs on.
+        os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
+    import jax
+
+    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.parallel.topology import present_devices, tpu_devices
+
+    if args.topology:
+        jax.config.update("jax_platforms", "cpu")
+    configure_backend()
+    return tpu_devices(args.topology) if args.topology else present_devices(args.devices)
+
+
+def format_plan(run, plan) -> str:
+    """The table: what a step needs of each device, what it sends, and what it waits for."""
+    from jaxformer.parallel.mesh import describe_mesh
+    from jaxformer.training.memory import format_bytes
+    from jaxformer.training.setup import count_parameters
+
+    model, shape, seconds = run.config.model, plan.shape, plan.seconds
+    needed, chip = plan.needed, plan.chip
+    of = f" of {format_bytes(chip.memory)}" if chip else ""
+    memory = "unknown: the compiler does not tell"
+    if needed:
+        memory = (
+            f"{format_bytes(needed.total)}{of}: {format_bytes(needed.state)} parameters and "
+            f"optimizer, {format_bytes(needed.temporaries)} temporaries, "
+            f"{format_bytes(needed.batches)} batches"
+        )
+    peak = f", peak {plan.peak / 1e12:,.1f} TFLOP/s" if plan.peak else ""
+    speed = f", peak {chip.memory_speed / 1e9:,.0f} GB/s" if chip else ""
+    sent = sum(one.sent for one in plan.collectives)
+    parameters = count_parameters(run.abstract.params)["total"]
+    lines = [
+        f"devices      {describe_mesh(run.mesh)}",
+        f"model        {parameters:,} parameters, {model.dtype}",
+        f"batch        {shape.rows:,} x ({shape.source_length:,} + {shape.target_length:,}) "
+        f"tokens, {plan.tokens:,.0f} target tokens a device",
+        f"memory       {memory}",
+        f"compute      {plan.flops / 1e12:,.3f} TFLOP{peak}{_milliseconds(seconds.compute)}",
+        f"traffic      {format_bytes(plan.accessed)} of memory{speed}"
+        f"{_milliseconds(seconds.memory)}",
+        f"network      {format_bytes(sent)} sent{_milliseconds(seconds.network)}",
+        *_collective_lines(run, plan),
+        f"bound        {_bound(run, plan)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f": {1e3 * seconds:,.2f} ms"
+
+
+def _collective_lines(run, plan) -> list[str]:
+    """One line for each kind of collective and axes of the mesh."""
+    from jaxformer.training.memory import format_bytes
+
+    rows: dict[tuple[str, str], list[float]] = {}
+    times = plan.network_seconds or [0.0] * len(plan.collectives)
+    for one, seconds in zip(plan.collectives, times, strict=True):
+        key = one.kind, "+".join(one.axes(dict(run.mesh.shape))) or "-"
+        row = rows.setdefault(key, [0, 0.0, 0.0, 0.0])
+        for index, value in enumerate((one.count, one.size * one.count, one.sent, seconds)):
+            row[index] += value
+    if not rows:
+        return []
+    lines = [f"  {'collective':<20}{'over':<18}{'calls':>6}{'arrays':>12}{'sent':>12}{'ms':>9}"]
+    for (kind, axes), (count, size, sent, seconds) in rows.items():
+        took = f"{1e3 * seconds:,.2f}" if plan.network_seconds else "?"
+        lines.append(
+            f"  {kind:<20}{axes:<18}{count:>6,}{format_bytes(size):>12}{format_bytes(sent):>12}"
+            f"{took:>9}"
+        )
+    return lines
+
+
+def _bound(run, plan) -> str:
+    seconds, enough = plan.seconds, plan.enough_tokens(run.mesh)
+    if not seconds.bound:
+        return "unknown: no published figures of this device; name one with --kind"
+    longest = getattr(seconds, seconds.bound)
+    total = plan.shape.rows * plan.shape.target_length
+    share = seconds.compute / longest
+    text = (
+        f"{seconds.bound}: a step takes {1e3 * longest:,.2f} ms at least, {total / longest:,.0f} "
+        f"target tokens/s at most, {share:.0%} of the peak"
+    )
+    if enough == float("inf"):
+        return f"{text}; it sends longer than it computes at any batch size"
+    if plan.collectives:
+        text += f"; the network is the bound below {enough:,.0f} target tokens a device"
+    return text

@@ -1,0 +1,255 @@
+"""What a compiled program sends between devices, read from XLA's text of it."""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+# Bytes that a device sends with a ring algorithm, over the bytes of the whole array; n devices.
+SHARE_SENT = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "ragged-all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1.0,
+    "collective-broadcast": lambda n: 1.0,
+}
+BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
+# A TPU's reduce-scatter is a fusion of an all-reduce and the cut that follows.
+SCATTER_FUSION = "all-reduce-scatter"
+IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
+MESH_GROUPS = rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({IOTA}\))? ?\{{([^}}]*)\}}"
+
+
+class Collective(NamedTuple):
+    """One kind of message between the devices of a group.
+
+    Attributes:
+      kind: a key of `SHARE_SENT`.
+      group: positions in the program's flat list of devices that talk to each other; all other
+        groups do the same at the same time.
+      size: bytes of the whole array, summed or gathered.
+      count: times in one call of the program.
+    """
+
+    kind: str
+    group: tuple[int, ...]
+    size: int
+    count: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device sends in one call of the program, by ring algorithms."""
+        return SHARE_SENT[self.kind](len(self.group)) * self.size * self.count
+
+    def axes(self, mesh_shape: dict[str, int]) -> tuple[str, ...]:
+        """Names of the mesh axes along which the devices of the group differ."""
+        places = np.unravel_index(self.group, tuple(mesh_shape.values()))
+        return tuple(
+            name
+            for name, along in zip(mesh_shape, places, strict=True)
+            if len(set(along.tolist())) > 1
+        )
+
+
+class Instruction(NamedTuple):
+    """A line of a computation: `%name = shape opcode(operands), attributes`."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+
+def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list[Collective]:
+    """The collectives of one call of a program, those in loops as often as the loop runs.
+
+    Args:
+      text: of `jax.stages.Compiled.as_text()`.
+      devices: that the program runs on.
+      unknown_trips: taken for loops whose length XLA does not know.
+
+    Returns:
+      Equal ones are counted together; the largest senders come first. Groups of one device are
+      left out.
+
+    Raises:
+      ValueError: the text has no entry computation, or groups in an unknown notation.
+    """
+    computations, entry = read_computations(text)
+    known: dict[str, collections.Counter] = {}
+
+    def visit(name: str) -> collections.Counter:
+        if name not in known:
+            known[name] = total = collections.Counter()
+            seen: set[tuple] = set()
+            for instruction in computations.get(name, ()):
+                total.update(_own(instruction, devices))
+                total.update(_fused(instruction, computations, devices, seen))
+                for called, times in _calls(instruction, unknown_trips, visit):
+                    for key, count in visit(called).items():
+                        total[key] += count * times
+        return known[name]
+
+    found = [Collective(*key, count) for key, count in visit(entry).items()]
+    return sorted(found, key=lambda c: (-c.sent, c.kind, c.group, c.size))
+
+
+def read_computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """Instructions by the name of their computation, and the name of the entry."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, lines = "", []
+    for line in text.split("\n"):
+        if header := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{\s*$", line):
+            computations[header[2]] = lines = []
+            entry = header[2] if header[1] else entry
+        elif instruction := _read_instruction(line):
+            lines.append(instruction)
+    if not entry:
+        raise ValueError("the text of the program has no ENTRY computation")
+    return computations, entry
+
+
+def _read_instruction(line: str) -> Instruction | None:
+    start = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = ", line)
+    if not start:
+        return None
+    rest = line[start.end() :]
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.find(" ")
+    call = re.match(r"\s*([\w\-]+)\(", rest[end:])
+    return Instruction(start[1], rest[:end], call[1], rest[end + call.end() :]) if call else None
+
+
+def _closing(text: str) -> int:
+    """Index of the parenthesis that closes the one `text` begins with."""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if not depth:
+            return index
+    return len(text)
+
+
+def _own(instruction: Instruction, devices: int) -> collections.Counter:
+    """The collective that an instruction is, `{(kind, group, size): 1}`, or none."""
+    kind, starts = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
+    group = read_group(instruction.rest, devices) if kind in SHARE_SENT else ()
+    if len(group) < 2:
+        return collections.Counter()
+    shapes = shape_bytes(instruction.shape)
+    if starts and kind != "all-reduce":  # operands, results, and sometimes two counters
+        shapes = [size for size in shapes if size > 4] or shapes
+        shapes = shapes[len(shapes) // 2 :]
+    size = sum(shapes) * (len(group) if kind == "reduce-scatter" else 1)
+    return collections.Counter({(kind, group, size): 1})
+
+
+def _fused(
+    instruction: Instruction, computations, devices: int, seen: set[tuple]
+) -> collections.Counter:
+    """Collectives within a fusion.
+
+    A TPU runs a collective beside arithmetic in pieces: its start, some fusions and its end each
+    name it, with one channel. `seen` holds those of the calling computation so far.
+    """
+    total: collections.Counter = collections.Counter()
+    called = re.search(r"\bcalls=%?([\w.\-]+)", instruction.rest)
+    if instruction.opcode != "fusion" or not called:
+        return total
+    for inner in computations.get(called[1], ()):
+        total.update(_fused(inner, computations, devices, seen))
+        channel = re.search(r"\bchannel_id=(\d+)", inner.rest)
+        for key in _own(inner, devices):
+            if called[1].startswith(SCATTER_FUSION):
+                total["reduce-scatter", *key[1:]] += 1
+            elif not channel or (channel[1], key) not in seen:
+                total[key] += 1
+                seen.add((channel and channel[1], key))
+    return total
+
+
+def _calls(instruction: Instruction, unknown_trips: int, visit):
+    """`(computation, times)` of what an instruction runs."""
+    rest, opcode = instruction.rest, instruction.opcode
+    if opcode == "while":
+        known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest)
+        yield re.search(r"\bbody=%?([\w.\-]+)", rest)[1], int(known[1]) if known else unknown_trips
+    elif opcode == "conditional":
+        listed = re.search(r"\bbranch_computations=\{([^}]*)\}", rest)
+        names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
+        names += re.findall(r"\b(?:true|false)_computation=%?([\w.\-]+)", rest)
+
+        def sent(name):
+            return sum(Collective(*key, count).sent for key, count in visit(name).items())
+
+        yield max(names, key=sent), 1  # only one runs: the dearest
+    elif opcode in ("call", "async-start"):
+        yield re.search(r"\b(?:calls|to_apply)=%?([\w.\-]+)", rest)[1], 1
+
+
+def shape_bytes(shape: str) -> list[int]:
+    """Bytes of each array of a shape such as `(f32[8,4]{1,0:T(8,128)}, bf16[])`."""
+    return [
+        -(-_bits(dtype) * math.prod(int(n) for n in re.findall(r"\d+", sizes)) // 8)
+        for dtype, sizes in re.findall(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]", shape)
+    ]
+
+
+def _bits(dtype: str) -> int:
+    return BITS[dtype] if dtype in BITS else int(re.search(r"\d+", dtype)[0])
+
+
+def read_group(attributes: str, devices: int) -> tuple[int, ...]:
+    """The devices of the first group of a collective.
+
+    Args:
+      attributes: of its line, with `replica_groups` as `{{0,1},{2,3}}`, as `[2,2]<=[2,2]T(1,0)` or
+        as `mesh['a'=2,'b'=2] {'a'}`; or with `source_target_pairs`.
+      devices: of the program; the group of an empty list.
+
+    Raises:
+      ValueError: another notation.
+    """
+    if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", attributes):
+        return tuple(sorted({int(pairs[1]), int(pairs[2])}))
+    if listed := re.search(r"replica_groups=\{(?:\{([\d,]*)\})?", attributes):
+        numbers = re.findall(r"\d+", listed[1] or "")
+        return tuple(map(int, numbers)) if numbers else tuple(range(devices))
+    if iota := re.search(rf"replica_groups=\[(\d+),(\d+)\]<={IOTA}", attributes):
+        ids = _read_iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2]))
+        return tuple(ids[0].tolist())
+    if mesh := re.search(MESH_GROUPS, attributes):
+        order = _read_iota(mesh[2], mesh[3]) if mesh[2] else None
+        return _read_mesh_group(mesh[1], mesh[4], order)
+    groups = re.search(r"replica_groups=.{0,60}", attributes)
+    raise ValueError(f"unknown notation of a collective's devices: {groups and groups[0]!r}")
+
+
+def _read_iota(sizes: str, order: str | None) -> np.ndarray:
+    """`[4,2]T(1,0)`: 0, 1, ... laid out as `[4, 2]`, then transposed and flattened."""
+    shape = [int(n) for n in sizes.split(",")]
+    axes = [int(n) for n in order.split(",")] if order else range(len(shape))
+    return np.arange(math.prod(shape)).reshape(shape).transpose(axes).reshape(-1)
+
+
+def _read_mesh_group(axes: str, named: str, order: np.ndarray | None) -> tuple[int, ...]:
+    """First group of `'a'=8,'b'=2` along the `named` axes.
+
+    `'a':(1)4` names the part of 4 of `a` behind a first factor of 1. `order` are the devices of the
+    mesh, if they are not 0, 1, ...
+    """
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
+    strides, stride = {}, 1
+    for name in reversed(sizes):
+        strides[name], stride = stride, stride * sizes[name]
+    group = np.zeros(1, np.int64)
+    for name, before, part in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", named):
+        size = int(part) if part else sizes[name]
+        step = strides[name] * sizes[name] // (int(before or 1) * size)
+        group = (group[:, None] + step * np.arange(size)).reshape(-1)
+    return tuple((group if order is None else order[group]).tolist())

@@ -1,0 +1,82 @@
+"""Connections between the processes of a job, over which messages go line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+CONNECT_SECONDS = 60.0
+RECEIVE_BYTES = 65536
+
+
+class Line:
+    """A connection that carries JSON objects, one a line.
+
+    Attributes:
+      index, name: of the process at its other end, once it has named itself.
+      step: updates that it has done, as far as it has told.
+      silent: seconds in which nothing came, as its owner counts them.
+      left: that process has said that it ends as it should.
+    """
+
+    def __init__(self, connection: socket.socket, index: int = -1, name: str = ""):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(CONNECT_SECONDS)
+        self.connection, self.index, self.name = connection, index, name
+        self.step, self.silent, self.left = 0, 0.0, False
+        self._rest = b""
+        self._sending = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message; one that can no longer be sent is not missed."""
+        try:
+            with self._sending:
+                self.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            pass  # whoever reads this connection finds that it is closed
+
+    def receive_first(self) -> dict[str, Any]:
+        """The next message alone, waited for; empty if what comes is none of ours."""
+        text = b""
+        try:
+            while not text.endswith(b"\n") and len(text) < RECEIVE_BYTES:
+                byte = self.connection.recv(1)
+                if not byte:
+                    return {}
+                text += byte
+            message = json.loads(text)
+        except (OSError, ValueError):
+            return {}
+        return message if isinstance(message, dict) else {}
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have come; None: the connection is closed."""
+        try:
+            data = self.connection.recv(RECEIVE_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def own_name(index: int) -> str:
+    """`process 1 (host, pid 4711)`."""
+    return f"process {index} ({socket.gethostname()}, pid {os.getpid()})"
+
+
+def open_server(host: str) -> socket.socket:
+    """A listening socket on a free port, of this machine alone if `host` means this machine."""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return (
+            socket.create_server((host, 0))
+            if ":" not in host
+            else socket.create_server((host, 0), family=socket.AF_INET6)
+        )
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))

@@ -1,0 +1,119 @@
+"""The parameters of one checkpoint, without the rest of the training state."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.errors import InputError
+from jaxformer.parallel.sharding import path_name
+from jaxformer.storage.agreement import ask_first_process
+from jaxformer.storage.disk_space import checkpoint_bytes, require_space
+from jaxformer.storage.manifest import has_part, require_verified, write_manifest
+
+
+def import_orbax():
+    """`orbax.checkpoint`, without its warnings about files that we never write."""
+    import orbax.checkpoint
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return orbax.checkpoint
+
+
+def load_params(path: Path, abstract: dict, *, ema: bool = True) -> dict:
+    """Parameters of one checkpoint folder, verified: the moving average where there is one.
+
+    Args:
+      path: from `resolve_checkpoint`.
+      abstract: tree of `ShapeDtypeStruct`; with shardings the arrays are placed by them, without
+        they come back as NumPy arrays.
+      ema: False: never the moving average.
+
+    Raises:
+      InputError: files of these parameters are damaged, or they are another model's; all of them
+        are listed.
+    """
+    ocp = import_orbax()
+    ask_first_process(lambda: require_verified(path, ("params", "ema")))
+    path = path.absolute()  # orbax finds nothing under a relative path
+    item = path / "ema" if ema and has_part(path, "ema") else path / "params"
+    check_tree(item, abstract)
+    target = jax.tree.map(
+        lambda leaf: (
+            leaf
+            if getattr(leaf, "sharding", None) is not None
+            else np.empty(leaf.shape, leaf.dtype)
+        ),
+        abstract,
+    )
+    with (
+        ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # orbax warns that it reads from another topology
+        return checkpointer.restore(item, args=ocp.args.StandardRestore(target))
+
+
+def save_params(path: Path, params: dict, texts: Mapping[str, str] | None = None) -> None:
+    """Write parameters alone as a checkpoint folder, whole or not at all.
+
+    Args:
+      path: the folder, not there yet.
+      params: arrays.
+      texts: other files of the checkpoint, text by name; `meta/metadata` is what `read_meta` reads.
+
+    Raises:
+      InputError: the disk has no room.
+    """
+    ocp = import_orbax()
+    path = path.absolute()
+    require_space(path, checkpoint_bytes(params))
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        checkpointer.save(path / "params", args=ocp.args.StandardSave(params))
+    for name, text in (texts or {}).items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text, "utf-8")
+    write_manifest(path)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The `meta` of one checkpoint folder, verified; empty if it has none.
+
+    Raises:
+      InputError: its file is damaged.
+    """
+    require_verified(path, ("meta",))
+    file = path / "meta" / "metadata"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def check_tree(item: Path, abstract: dict) -> None:
+    """Raise `InputError` that lists where stored parameters differ from `abstract` in shape."""
+    ocp = import_orbax()
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        stored = checkpointer.metadata(item).item_metadata
+
+    def shapes(tree) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
+
+    have, want = shapes(stored), shapes(abstract)
+    wrong = [f"{name}: missing" for name in sorted(want.keys() - have.keys())]
+    wrong += [f"{name}: not in the model" for name in sorted(have.keys() - want.keys())]
+    wrong += [
+        f"{name}: {have[name]} instead of {want[name]}"
+        for name in sorted(have.keys() & want.keys())
+        if have[name] != want[name]
+    ]
+    if wrong:
+        shown = "\n  ".join(
+            wrong[:20] + ([f"and {len(wrong) - 20} more"] if len(wrong) > 20 else [])
+        )
+        raise InputError(f"{item} does not hold this model's parameters:\n  {shown}")

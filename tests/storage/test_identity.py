@@ -1,0 +1,215 @@
+"""What a checkpoint knows of its run, and that nothing else is taken for it."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from training_run import change, number_pairs
+
+from jaxformer.config import Config, MeshConfig, TokenizerConfig
+from jaxformer.data.tokenizer_training import train_tokenizer
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import InputError
+from jaxformer.parallel.mesh import make_mesh
+from jaxformer.storage.changes import Change, Effect
+from jaxformer.storage.identity import (
+    Identity,
+    check_checkpoint,
+    check_tokenizers,
+    cpu_model,
+    describe_hardware,
+    describe_versions,
+    identify,
+    identity_changes,
+    newest_identity,
+    read_identity,
+)
+from jaxformer.storage.manifest import write_manifest
+from jaxformer.storage.workdir import Workdir
+
+RUN = Path("run")
+
+
+class Texts:
+    """A source as far as an identity looks."""
+
+    def __init__(self, **digests):
+        self._digests = digests
+
+    def fingerprint(self, role):
+        return self._digests[role]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """Vocabularies of 300 and of 301 pieces."""
+    lines = [line for pair in number_pairs(300, 1) for line in pair]
+    return [
+        train_tokenizer(lines, TokenizerConfig(vocab_size=size), progress=False)
+        for size in (300, 301)
+    ]
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(MeshConfig(fsdp=2), jax.devices()[:4])
+
+
+@pytest.fixture
+def identity(tokenizers, mesh):
+    """Of a run with a joint vocabulary of 300 pieces on four devices."""
+    config = change(Config(), model__vocab_size=300, tokenizer__vocab_size=300)
+    joint = (tokenizers[0], tokenizers[0])
+    return identify(config, joint, Texts(train="aa", validation="bb", test="cc"), mesh)
+
+
+def store(workdir, step, identity):
+    """A checkpoint folder that holds an identity and nothing else."""
+    folder = workdir.checkpoints / str(step)
+    (folder / "meta").mkdir(parents=True)
+    meta = {} if identity is None else {"identity": identity.to_dict()}
+    (folder / "meta" / "metadata").write_text(json.dumps(meta))
+    write_manifest(folder)
+    return folder
+
+
+def test_an_identity_comes_back_from_json_as_it_was(identity):
+    assert len(identity.tokenizers) == 2 and identity.corpus == {"train": "aa", "validation": "bb"}
+    values = json.loads(json.dumps(identity.to_dict()))
+    assert Identity.from_dict(values, "there") == identity
+    assert Identity.from_meta({"identity": values, "selection": {}}, "there") == identity
+    assert Identity.from_meta({"selection": {}}, "there") is None
+
+
+def test_versions_and_hardware(identity, mesh):
+    assert identity.versions["jax"] == jax.__version__
+    assert identity.versions["numpy"] == np.__version__
+    assert identity.versions["jaxlib"].count(".") == 2 and identity.versions["jaxformer"]
+    assert describe_versions(mesh) == identity.versions
+    assert identity.hardware == {
+        "device_kind": cpu_model(), "devices": 4, "processes": 1, "mesh": "data=2 fsdp=2 tensor=1",
+    }  # fmt: skip
+    assert describe_hardware(mesh)["device_kind"]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("tokenizers", None, "there: the identity of the run is damaged: KeyError('tokenizers')"),
+        ("row_multiple", "8", "there: the identity of the run is damaged: TypeError"),
+        ("corpus", [], "there: the identity of the run is damaged: TypeError"),
+        ("config", {"modle": {}}, "there: config.modle does not exist; nearest: "),
+    ],
+)
+def test_a_damaged_identity_is_refused(identity, part, value, words):
+    values = identity.to_dict() | {part: value}
+    if value is None:
+        del values[part]
+    with pytest.raises(InputError) as refused:
+        Identity.from_dict(values, "there")
+    assert words in str(refused.value)
+
+
+def test_differences_of_text_versions_and_hardware(identity):
+    other = Identity(
+        config=change(identity.config, training__num_steps=9),
+        corpus=identity.corpus | {"train": "dd"},
+        versions=identity.versions | {"jaxlib": "9.9.9", "new": "1"},
+        hardware=identity.hardware | {"devices": 8},
+    )
+    assert identity_changes(identity, other) == [
+        Change("training.num_steps", 100_000, 9, Effect.NOTHING),
+        Change("data.train_text", "aa", "dd", Effect.TRAINING),
+        Change("versions.jaxlib", identity.versions["jaxlib"], "9.9.9", Effect.NUMERICS),
+        Change("hardware.devices", 4, 8, Effect.NUMERICS),
+    ]
+    assert identity_changes(identity, identity) == []
+
+
+def test_what_is_not_known_is_not_compared(identity):
+    assert identity_changes(Identity(config=identity.config), identity) == []
+    assert identity_changes(identity, Identity(config=identity.config)) == []
+
+
+def test_the_newest_good_checkpoint_says_what_a_run_is(tmp_path, identity):
+    workdir = Workdir(tmp_path)
+    assert newest_identity(workdir) == (None, None)
+    workdir.store_config(Config())
+    assert newest_identity(workdir) == (Identity(config=Config()), None)
+    store(workdir, 9, None)  # of an older version
+    assert newest_identity(workdir) == (Identity(config=Config()), 9)
+    store(workdir, 10, identity)
+    longer = change(identity.config, training__num_steps=7)
+    newest = store(workdir, 100, Identity(config=longer))
+    assert newest_identity(workdir) == (Identity(config=longer), 100)
+    (newest / "meta" / "metadata").write_bytes(b"{}")
+    assert newest_identity(workdir) == (identity, 10)
+    with pytest.raises(InputError, match=r"100 is not a good checkpoint: meta/metadata: 2 bytes"):
+        read_identity(newest)
+
+
+def test_another_vocabulary_is_refused_by_the_name_of_its_file(tmp_path, identity, tokenizers):
+    right, wrong = tokenizers
+    check_tokenizers(identity, (right, right), tmp_path, "it")
+    with pytest.raises(InputError) as refused:
+        check_tokenizers(identity, (wrong, wrong), tmp_path, "the run")
+    assert str(refused.value) == (
+        f"{tmp_path}/tokenizer.model is not the vocabulary that the run was trained with: 301 "
+        f"pieces with fingerprint {wrong.fingerprint} instead of 300 with {right.fingerprint}; put "
+        "the run's own file back"
+    )
+    with pytest.raises(InputError, match=f"^{tmp_path}/target_tokenizer.model is not "):
+        check_tokenizers(identity, (right, wrong), tmp_path, "it")
+    check_tokenizers(Identity(config=identity.config), (wrong, wrong), tmp_path, "it")
+
+
+def test_every_flipped_bit_of_a_vocabulary_is_refused_or_changes_nothing(identity, tokenizers):
+    """The last bits hold the options of the trainer, which decide nothing any more."""
+    right = tokenizers[0]
+    lines = [line for pair in number_pairs(20, 7) for line in pair] + ["½ é\t \U0001f600"]
+    ids = right.encode(lines)
+    refused = 0
+    draw = np.random.default_rng(0)
+    for at in draw.choice(len(right.model), 150, replace=False):
+        damaged = bytearray(right.model)
+        damaged[at] ^= 1 << draw.integers(8)
+        try:
+            tokenizer = Tokenizer(bytes(damaged))
+            check_tokenizers(identity, (tokenizer, tokenizer), RUN, "it")
+        except (InputError, UnicodeDecodeError):
+            refused += 1
+        else:
+            assert tokenizer.encode(lines) == ids and tokenizer.decode(ids) == lines
+    assert refused > 100
+
+
+def test_a_checkpoint_of_the_workdir_is_used(tmp_path, identity, tokenizers, capsys):
+    folder = store(Workdir(tmp_path), 5, identity)
+    free = change(identity.config, decoding__beam_size=1, optimizer__name="muon", seed=5)
+    assert check_checkpoint(folder, free, (tokenizers[0],) * 2) == identity
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, identity, tokenizers):
+    folder = store(Workdir(tmp_path), 5, identity)
+    other = change(identity.config, model__norm="pre", model__positions="rotary")
+    with pytest.raises(InputError) as refused:
+        check_checkpoint(folder, other, (tokenizers[0],) * 2)
+    assert str(refused.value) == (
+        f"{tmp_path}/config.json is not of the model that {folder} was trained as:\n"
+        "  model.norm: 'post' -> 'pre'\n"
+        "  model.positions: 'sinusoidal' -> 'rotary'\n"
+        "put the run's own file back"
+    )
+    with pytest.raises(InputError, match=f"tokenizer.model is not the vocabulary that {folder} "):
+        check_checkpoint(folder, identity.config, (tokenizers[1],) * 2)
+
+
+def test_a_checkpoint_of_an_older_version_is_used_with_a_warning(
+    tmp_path, identity, tokenizers, capsys
+):
+    folder = store(Workdir(tmp_path), 5, None)
+    assert check_checkpoint(folder, identity.config, (tokenizers[1],) * 2) is None
+    assert capsys.readouterr().err.startswith(f"warning: {folder} does not say which vocabulary")

@@ -1,0 +1,79 @@
+"""Which checkpoints are there, which is the best, and what they are called."""
+
+import pytest
+from saved_states import make_state, save_steps
+
+from jaxformer.errors import InputError
+from jaxformer.storage.manifest import MANIFEST
+from jaxformer.storage.parameters import load_params, save_params
+from jaxformer.storage.steps import list_steps, ranked_steps, resolve_checkpoint, step_metrics
+
+
+def test_unfinished_folders_are_no_steps(tmp_path):
+    save_steps(tmp_path / "c", [None, None])
+    for name in ("3", "4.orbax-checkpoint-tmp", "5.refused", "average_last_2", "²", "07", "notes"):
+        (tmp_path / "c" / name).mkdir()
+    (tmp_path / "c" / "6").write_text("a file")
+    assert list_steps(tmp_path / "c") == [1, 2]
+    assert list_steps(tmp_path / "nothing") == []
+    assert resolve_checkpoint(tmp_path / "c", "latest", "bleu") == tmp_path / "c" / "2"
+
+
+def test_checkpoints_without_a_manifest_are_found_and_refused_by_name(tmp_path):
+    save_steps(tmp_path, [None, None])
+    for step in (1, 2):
+        (tmp_path / str(step) / MANIFEST).unlink()
+    assert list_steps(tmp_path) == []
+    for name, step in (("best", 2), ("latest", 2), ("1", 1)):
+        folder = resolve_checkpoint(tmp_path, name, "bleu")
+        assert folder == tmp_path / str(step)
+        with pytest.raises(InputError, match=f"/{step} is not a good checkpoint: MANIFEST.json: m"):
+            load_params(folder, {})
+
+
+def test_damaged_metrics_are_no_figures(tmp_path, capsys):
+    save_steps(tmp_path, [{"bleu": 1.5}, {"bleu": 2.5}, None])
+    assert step_metrics(tmp_path, 2) == {"bleu": 2.5} and step_metrics(tmp_path, 3) == {}
+    (tmp_path / "1" / "metrics" / "metrics").write_text('{"bleu": 9.5}')
+    with pytest.raises(InputError, match="metrics/metrics: another crc32 than when it was saved"):
+        step_metrics(tmp_path, 1)
+    assert ranked_steps(tmp_path, "bleu") == [2]
+    assert "left out of the search for the best: the metrics in" in capsys.readouterr().err
+
+
+def test_names_of_checkpoints(tmp_path):
+    save_steps(tmp_path, [{"bleu": 8.0}, {"bleu": 2.0}, None])
+    save_params(tmp_path / "average_last_2", make_state(1).params)
+    (tmp_path / "average_best_9").mkdir()  # of an average that was not finished
+    names = {name: resolve_checkpoint(tmp_path, name, "bleu").name for name in
+             ("best", "latest", "2", "average_last_2")}  # fmt: skip
+    assert names == {"best": "1", "latest": "3", "2": "2", "average_last_2": "average_last_2"}
+    for wrong in ("7", "02", "average_best_9", "newest", "..", ""):
+        with pytest.raises(InputError) as refused:
+            resolve_checkpoint(tmp_path, wrong, "bleu")
+        assert str(refused.value) == (
+            f"--checkpoint={wrong} is not in {tmp_path}; there are: best, latest, 1, 2, 3, "
+            "average_last_2"
+        )
+
+
+def test_best_is_the_newest_where_nothing_was_evaluated(tmp_path):
+    save_steps(tmp_path, [None, None])
+    assert resolve_checkpoint(tmp_path, "best", "bleu") == tmp_path / "2"
+
+
+def test_an_average_alone_is_found_by_its_name_only(tmp_path):
+    save_params(tmp_path / "average_last_2", make_state(1).params)
+    assert resolve_checkpoint(tmp_path, "average_last_2", "bleu") == tmp_path / "average_last_2"
+    for name in ("best", "latest"):
+        with pytest.raises(InputError, match=f"={name} is not in .*; there are: average_last_2$"):
+            resolve_checkpoint(tmp_path, name, "bleu")
+
+
+def test_a_folder_without_checkpoints_names_the_command_that_makes_one(tmp_path):
+    with pytest.raises(InputError) as refused:
+        resolve_checkpoint(tmp_path / "run" / "checkpoints", "best", "bleu")
+    assert str(refused.value) == (
+        f"{tmp_path}/run/checkpoints holds no checkpoint; train first: python train.py "
+        f"--workdir={tmp_path}/run"
+    )
