@@ -14,6 +14,7 @@ FIXED_SECTIONS = ("model", "tokenizer")
 # Fields of those sections that may change between two starts of a run.
 FREE_FIELDS = {
     "model.remat",
+    "model.remat_policy",
     "model.attention_implementation",
     "tokenizer.sampling_rate",
     "model.dtype",
