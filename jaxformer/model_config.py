@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxformer.errors import InputError, check_choice, check_range
 
+REMAT_POLICIES = ("projections", "nothing")
 NORMS = ("post", "pre")
 ACTIVATIONS = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
 POSITIONS = ("sinusoidal", "learned", "rotary")
@@ -42,7 +43,8 @@ class TransformerConfig:
     dtype: str = "float32"  # of the computation; softmax, norms and loss stay float32
     param_dtype: str = "float32"  # of the parameters
     attention_implementation: str = "auto"  # auto, reference, xla, cudnn (GPU) or splash (TPU)
-    remat: bool = False  # recompute each layer in the backward pass: less memory, a third more work
+    remat: bool = False  # compute each layer again in the backward pass, to hold less of it
+    remat_policy: str = "projections"  # of remat: keep the products with weights, or nothing
     scan_layers: bool = False  # one compiled layer looped over stacked parameters: compiles faster
 
     def __post_init__(self):
@@ -74,6 +76,7 @@ class TransformerConfig:
             self.attention_implementation,
             ATTENTION_IMPLEMENTATIONS,
         )
+        check_choice("model.remat_policy", self.remat_policy, REMAT_POLICIES)
         for name in ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"):
             check_range(f"model.{name}", getattr(self, name), 0.0, 0.99)
         if self.positions == "rotary" and self.head_dim % 2:

@@ -30,7 +30,7 @@ class TrainingStep(NamedTuple):
     key: Any
 
 
-def model_config(shape: Shape, *, remat: bool = False):
+def model_config(shape: Shape, *, remat_policy: str = ""):
     from jaxformer.model_config import TransformerConfig
 
     return TransformerConfig(  # dropout and biases wherever torch.nn.Transformer has them
@@ -44,17 +44,20 @@ def model_config(shape: Shape, *, remat: bool = False):
         dropout_rate=DROPOUT,
         attention_dropout_rate=DROPOUT,
         activation_dropout_rate=DROPOUT,
-        remat=remat,
+        remat=bool(remat_policy),
+        remat_policy=remat_policy or "projections",
     )
 
 
-def prepare_step(shape: Shape, *, loss_chunk_tokens: int = 0, remat: bool = False) -> TrainingStep:
+def prepare_step(
+    shape: Shape, *, loss_chunk_tokens: int = 0, remat_policy: str = ""
+) -> TrainingStep:
     """jaxformer's step, its first state and a batch; not run yet.
 
     Args:
       shape: of the model and the batch.
       loss_chunk_tokens: as in the configuration; `shape.tokens` holds all logits at once.
-      remat: as in the configuration of the model.
+      remat_policy: as in the configuration of the model; "": `remat` is off.
     """
     import jax
 
@@ -68,7 +71,7 @@ def prepare_step(shape: Shape, *, loss_chunk_tokens: int = 0, remat: bool = Fals
     from jaxformer.training.step import make_train_step
 
     configure_backend()
-    task = Translation(model_config(shape, remat=remat), pad_id=PAD_ID, bos_id=BOS_ID)
+    task = Translation(model_config(shape, remat_policy=remat_policy), pad_id=PAD_ID, bos_id=BOS_ID)
     settings = OptimizerConfig(schedule="constant", learning_rate=LEARNING_RATE, warmup_steps=0)
     optimizer = make_optimizer(
         settings, make_schedule(settings, d_model=shape.d_model, num_steps=1)
@@ -83,12 +86,12 @@ def prepare_step(shape: Shape, *, loss_chunk_tokens: int = 0, remat: bool = Fals
     return TrainingStep(train_step, state, batch, jax.random.key(1))
 
 
-def prepare_jaxformer(shape: Shape) -> Trainer:
+def prepare_jaxformer(shape: Shape, *, remat_policy: str = "") -> Trainer:
     import jax
 
     import jaxformer
 
-    train_step, state, batch, key = prepare_step(shape)
+    train_step, state, batch, key = prepare_step(shape, remat_policy=remat_policy)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
     def run(steps: int) -> float:

@@ -24,14 +24,16 @@ class Case(NamedTuple):
 
     title: str
     loss_chunk_tokens: int  # as in the configuration; one chunk of all tokens holds all logits
-    remat: bool
+    remat_policy: str  # "": model.remat is off
 
 
 CASES = {
-    "chunks": Case("logits in chunks", 0, False),
-    "whole": Case("all logits at once", SHAPE.tokens, False),
-    "chunks-remat": Case("logits in chunks, model.remat", 0, True),
-    "whole-remat": Case("all logits at once, model.remat", SHAPE.tokens, True),
+    "chunks": Case("logits in chunks", 0, ""),
+    "whole": Case("all logits at once", SHAPE.tokens, ""),
+    "chunks-projections": Case("logits in chunks, model.remat", 0, "projections"),
+    "whole-projections": Case("all logits at once, model.remat", SHAPE.tokens, "projections"),
+    "chunks-nothing": Case("logits in chunks, remat_policy=nothing", 0, "nothing"),
+    "whole-nothing": Case("all logits at once, remat_policy=nothing", SHAPE.tokens, "nothing"),
 }
 MIB = 2**20
 
@@ -50,7 +52,7 @@ def measure_memory(name: str) -> None:
 
     case = CASES[name]
     train_step, state, batch, key = jaxformer_trainer.prepare_step(
-        SHAPE, loss_chunk_tokens=case.loss_chunk_tokens, remat=case.remat
+        SHAPE, loss_chunk_tokens=case.loss_chunk_tokens, remat_policy=case.remat_policy
     )
     compiled = train_step.lower(state, batch, key).compile()
     analysis = compiled.memory_analysis()

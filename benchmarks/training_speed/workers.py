@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from training_speed import ROOT, jaxformer_trainer, pytorch_trainer
@@ -26,11 +27,18 @@ class System(NamedTuple):
     environment: dict[str, str]
 
 
-OURS, EAGER, COMPILED, TUNED = "jaxformer", "pytorch", "pytorch-compile", "pytorch-tuned"
+OURS, REMAT = "jaxformer", "jaxformer-remat"
+EAGER, COMPILED, TUNED = "pytorch", "pytorch-compile", "pytorch-tuned"
 SYSTEMS = {
     OURS: System(
         "jaxformer",
         jaxformer_trainer.prepare_jaxformer,
+        jaxformer_trainer.xla_peak,
+        jaxformer_trainer.ENVIRONMENT,
+    ),
+    REMAT: System(
+        "jaxformer, model.remat",
+        partial(jaxformer_trainer.prepare_jaxformer, remat_policy="projections"),
         jaxformer_trainer.xla_peak,
         jaxformer_trainer.ENVIRONMENT,
     ),

@@ -7,11 +7,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxformer.ops.dense import dense
 from jaxformer.ops.layer_norm import layer_norm
 
 NORM_EPSILON = 1e-6
+PROJECTION = "projection"  # what a policy of `model.remat` calls the products with weights
 
 glorot_uniform = nn.initializers.glorot_uniform()
 
@@ -30,7 +32,7 @@ class Dense(nn.Module):
         """Map `[..., D]` to `[..., F]`."""
         shape = (x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        y = dense(x.astype(self.dtype), kernel.astype(self.dtype))
+        y = checkpoint_name(dense(x.astype(self.dtype), kernel.astype(self.dtype)), PROJECTION)
         if not self.use_bias:
             return y
         bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)

@@ -7,8 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.model_config import TransformerConfig
-from jaxformer.models.affine import LayerNorm
+from jaxformer.models.affine import PROJECTION, LayerNorm
 from jaxformer.models.layers import LayerContext, LayerOutputs, TransformerLayer
+
+REMAT_POLICIES = {
+    "projections": jax.checkpoint_policies.save_only_these_names(PROJECTION),
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class TransformerStack(nn.Module):
@@ -60,7 +65,7 @@ class TransformerStack(nn.Module):
             )
 
         if self.config.remat:
-            run = nn.remat(run)
+            run = nn.remat(run, policy=REMAT_POLICIES[self.config.remat_policy])
         if self.config.scan_layers:
             run = nn.scan(
                 run,

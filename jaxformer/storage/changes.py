@@ -31,6 +31,7 @@ EFFECTS = {
     "model.dtype": Effect.TRAINING,
     "model.attention_implementation": Effect.NUMERICS,
     "model.remat": Effect.NUMERICS,
+    "model.remat_policy": Effect.NUMERICS,
     "tokenizer": Effect.STRUCTURE,
     "tokenizer.sampling_rate": Effect.TRAINING,
     "tokenizer.model_file": Effect.NOTHING,  # the vocabulary itself is compared

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.model_config import TransformerConfig
+from jaxformer.model_config import REMAT_POLICIES, TransformerConfig
 from jaxformer.models.transformer import Transformer
 from jaxformer.parallel.sharding import path_name
 
@@ -66,11 +66,16 @@ def test_gradient_reaches_every_parameter_of_the_variants(parameters_of):
     assert min(sizes.values()) > 1e-3
 
 
-def test_remat_gives_the_same_gradient(parameters_of, gradient):
-    close(gradient_of(replace(CONFIG, remat=True), parameters_of(CONFIG)), gradient)
+@pytest.mark.parametrize("policy", REMAT_POLICIES)
+def test_remat_gives_the_same_gradient(parameters_of, gradient, policy):
+    config = replace(CONFIG, remat=True, remat_policy=policy)
+    close(gradient_of(config, parameters_of(CONFIG)), gradient)
 
 
-def test_remat_in_scanned_layers_gives_the_same_gradient(parameters_of, stack_layers, gradient):
-    config = replace(CONFIG, remat=True, scan_layers=True)
+@pytest.mark.parametrize("policy", REMAT_POLICIES)
+def test_remat_in_scanned_layers_gives_the_same_gradient(
+    parameters_of, stack_layers, gradient, policy
+):
+    config = replace(CONFIG, remat=True, remat_policy=policy, scan_layers=True)
     stacked = gradient_of(config, stack_layers(parameters_of(CONFIG)))
     close(stacked, stack_layers(gradient))

@@ -11,20 +11,21 @@ from jaxformer.parallel.xla_flags import XLA_FLAGS, add_xla_flags, expected_plat
 
 LATENCY_HIDING = "--xla_gpu_enable_latency_hiding_scheduler"
 BARRIERS = "--xla_disable_hlo_passes=cse_barrier_expander"
-# Temporary megabytes of a gradient through six layers, and a checksum of it.
+# Temporary megabytes of a gradient through six layers, a checksum of it, and its FLOPs.
 REMAT = """
 import dataclasses, sys
 import jax, jax.numpy as jnp
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.transformer import Transformer
 config = TransformerConfig(vocab_size=50, num_encoder_layers=5, num_decoder_layers=1, d_model=64,
-                           d_ff=256, num_heads=2, remat=sys.argv[1] == "remat")
+                           d_ff=256, num_heads=2, remat=sys.argv[1] != "plain",
+                           remat_policy=sys.argv[1] if sys.argv[1] != "plain" else "nothing")
 model, ids = Transformer(config), jnp.ones((16, 64), jnp.int32)
 params = model.init(jax.random.key(0), ids, ids)["params"]
 loss = lambda params: jnp.sum(jnp.sin(model.apply({"params": params}, ids, ids)))
 step = jax.jit(jax.grad(loss)).lower(params).compile()
 size = sum(jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(step(params)))
-print(step.memory_analysis().temp_size_in_bytes / 1e6, float(size))
+print(step.memory_analysis().temp_size_in_bytes / 1e6, float(size), step.cost_analysis()["flops"])
 """
 
 
@@ -108,8 +109,10 @@ def test_the_flag_for_cpus_makes_remat_save_memory():
         )  # fmt: skip
         return [float(figure) for figure in ended.stdout.split()]
 
-    plain, gradient = measure("plain", BARRIERS)
-    merged, _ = measure("remat", "")
-    remat, same_gradient = measure("remat", BARRIERS)
-    assert remat < 0.5 * plain and remat < 0.5 * merged
-    assert same_gradient == pytest.approx(gradient, rel=1e-4)
+    plain, gradient, work = measure("plain", BARRIERS)
+    merged, *_ = measure("nothing", "")
+    for policy, memory_share, work_share in (("nothing", 0.5, 1.4), ("projections", 0.75, 1.1)):
+        remat, same_gradient, more_work = measure(policy, BARRIERS)
+        assert remat < memory_share * plain and remat < memory_share * merged, policy
+        assert more_work < work_share * work, policy
+        assert same_gradient == pytest.approx(gradient, rel=1e-4)
