@@ -19,8 +19,8 @@ from jaxformer.storage.retention import (
     MINIMUM,
     clear_unfinished,
     find_verified,
-    remove,
     remove_old,
+    saving_mark,
 )
 from jaxformer.storage.steps import (
     HIGHER_IS_BETTER,
@@ -31,10 +31,8 @@ from jaxformer.storage.steps import (
     warn,
 )
 
-__all__ = [
-    "HIGHER_IS_BETTER", "Checkpointer", "list_steps", "load_params", "ranked_steps",
-    "resolve_checkpoint", "save_params", "step_metrics",
-]  # fmt: skip
+__all__ = ["HIGHER_IS_BETTER", "Checkpointer", "list_steps", "load_params", "ranked_steps",
+           "resolve_checkpoint", "save_params", "step_metrics"]  # fmt: skip
 
 MAX_FAILED_SAVES = 3  # in a row; then the run ends, because it would lose ever more
 
@@ -46,10 +44,9 @@ class Checkpointer:
     moving average, `meta`, a JSON object, and `metrics` of an evaluation. Its last file is the
     manifest; without one that agrees with all other files it is refused.
 
-    A save that fails is reported at once and does not end the run, which tries again at the next:
-    the third in a row does. Of several processes each calls every method, and the first one writes
-    manifests and deletes old checkpoints; there any save that fails, but for want of space, ends
-    the run, because the others wait for it.
+    A save that fails is reported at once, and the third in a row ends the run. Of several processes
+    each calls every method, and the first one writes manifests and deletes old checkpoints; there
+    any save that fails, but for want of space, ends the run, because the others wait for it.
 
     Leaving it as a context manager waits for the last save, and raises if that failed.
 
@@ -181,6 +178,8 @@ class Checkpointer:
             self._count_failure(MAX_FAILED_SAVES)
             return
         try:
+            if is_first_process():
+                saving_mark(self._directory, step).write_text("")
             self._orbax.save(folder, args=args.Composite(**items))
         except Exception as error:  # orbax raises what its parts raise
             self._fail(step, error)
@@ -196,6 +195,7 @@ class Checkpointer:
             self._orbax.wait_until_finished()
             if is_first_process():
                 write_manifest(folder)
+                saving_mark(self._directory, step).unlink()
         except Exception as error:
             self._fail(step, error)
             return
@@ -225,7 +225,6 @@ class Checkpointer:
         if is_first_process():
             try:
                 clear_unfinished(self._directory)
-                remove(self._directory / str(step))
             except OSError as left:
                 self._report(f"what was written of it could not be deleted: {left}")
 

@@ -12,6 +12,7 @@ from jaxformer.storage.steps import list_steps, ranked_steps, step_folders
 
 MINIMUM = 2  # verified checkpoints that always stay: should one be damaged, there is another
 REFUSED, DELETING, UNFINISHED = "refused", "deleting", "orbax-checkpoint-tmp"
+SAVING = "saving"  # `STEP.saving` is there from before a save begins until its manifest is written
 
 
 def find_verified(directory: Any, report: Callable[[str], None]) -> int | None:
@@ -106,8 +107,18 @@ def set_aside(path: Any) -> None:
     path.rename(renamed)
 
 
+def saving_mark(directory: Any, step: int) -> Any:
+    """The file that tells a save that was cut short from a checkpoint that lost its manifest."""
+    return directory / f"{step}.{SAVING}"
+
+
 def clear_unfinished(directory: Any) -> None:
     """Delete what killed or failed saves and deletions left in a directory."""
     for path in list(directory.iterdir()):
         if re.fullmatch(rf"\d+\.({DELETING}|{UNFINISHED}.*)", path.name):
             path.rmtree(missing_ok=True)
+        elif re.fullmatch(rf"\d+\.{SAVING}", path.name):
+            folder = directory / path.name.partition(".")[0]
+            if not (folder / MANIFEST).exists():
+                remove(folder)
+            path.unlink(missing_ok=True)

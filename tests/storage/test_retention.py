@@ -6,7 +6,13 @@ from saved_states import save_steps
 
 from jaxformer.errors import InputError
 from jaxformer.storage.manifest import MANIFEST, write_manifest
-from jaxformer.storage.retention import clear_unfinished, find_verified, remove, remove_old
+from jaxformer.storage.retention import (
+    clear_unfinished,
+    find_verified,
+    remove,
+    remove_old,
+    saving_mark,
+)
 from jaxformer.storage.steps import list_steps
 
 
@@ -101,6 +107,16 @@ def test_leftovers_of_killed_saves_and_deletions_are_cleared(directory):
     clear_unfinished(directory)
     left = {path.name for path in directory.iterdir()} - set("123456")
     assert left == {"8.refused", "average_last_2.orbax-checkpoint-tmp"}
+
+
+def test_a_save_cut_short_goes_and_a_checkpoint_that_lost_its_manifest_stays(directory):
+    for step in (5, 6):
+        saving_mark(directory, step).write_text("")
+    for step in (4, 6):
+        (directory / str(step) / MANIFEST).unlink()
+    clear_unfinished(directory)
+    assert {path.name for path in directory.iterdir()} == set("12345")
+    assert list_steps(directory) == [1, 2, 3, 5]
 
 
 def test_a_killed_deletion_leaves_no_half_checkpoint_under_its_name(tmp_path, monkeypatch):
