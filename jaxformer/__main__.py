@@ -15,6 +15,8 @@ COMMANDS = {
     "average": "average the last or the best checkpoints into one",
     "verify": "check every file of the checkpoints of a run",
     "plan": "memory, work and messages of a train step on a pod that is not there yet",
+    "visualize": "one HTML page that shows translations from the inside",
+    "plot": "pictures: positions, schedule, label-smoothing, masks, curves",
 }
 
 

@@ -32,6 +32,14 @@ jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    """Say which kinds of tests the expression of -m left out."""
+    left_out = [name for name in ("fault", "browser") if f"not {name}" in config.option.markexpr]
+    if left_out:
+        run = ", ".join(f"pytest -m {name}" for name in left_out)
+        terminalreporter.write_line(f"left out: tests marked {' and '.join(left_out)} ({run})")
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """Folder of real text that is not part of the project; the project must work without it."""

@@ -16,9 +16,11 @@ The greetings of `everyday_phrases` are in training only, repeated to be learned
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from itertools import accumulate
 from random import Random
+from typing import NamedTuple
 
 from jaxformer.data.english_french import (
     coreference_patterns,
@@ -186,7 +188,33 @@ def _fresh_choices() -> dict[tuple[bool, bool], tuple[coreference_patterns.Choic
     return {group: tuple(choices) for group, choices in found.items()}
 
 
+class Mention(NamedTuple):
+    """Where something is named: (first character, one past the last) of each text."""
+
+    en: tuple[int, int]
+    fr: tuple[int, int]
+
+
+class CoreferenceSentence(NamedTuple):
+    """A pair with a pronoun, the noun that it stands for, and the other noun before it."""
+
+    en: str
+    fr: str
+    pronoun: Mention
+    referent: Mention
+    other: Mention
+
+
 def coreference_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """The pairs of `coreference_sentences` alone.
+
+    Returns:
+      `count` pairs (English, French).
+    """
+    return [(sentence.en, sentence.fr) for sentence in coreference_sentences(count, seed)]
+
+
+def coreference_sentences(count: int, seed: int) -> list[CoreferenceSentence]:
     """Draw fresh pronoun sentences: combinations that are in no split of any seed.
 
     They alternate between pronouns for the subject and for the object. In nine of ten the two nouns
@@ -196,7 +224,7 @@ def coreference_pairs(count: int, seed: int) -> list[tuple[str, str]]:
       count: distinct sentences to draw.
       seed: of the sampling.
     Returns:
-      `count` pairs (English, French).
+      `count` sentences, each with the places of its pronoun and of the two nouns.
     Raises:
       InputError: `count` is negative or above `MAX_COREFERENCE_PAIRS`.
     """
@@ -204,11 +232,25 @@ def coreference_pairs(count: int, seed: int) -> list[tuple[str, str]]:
         raise InputError(f"count={count} must be between 0 and {MAX_COREFERENCE_PAIRS}")
     rng = Random(f"coreference {seed}")
     known = set(TRY_OUT_SENTENCES)
-    pairs: list[tuple[str, str]] = []
-    while len(pairs) < count:
-        group = (len(pairs) % 2 == 0, len(pairs) // 2 % 10 != 9)
+    found: list[CoreferenceSentence] = []
+    while len(found) < count:
+        group = (len(found) % 2 == 0, len(found) // 2 % 10 != 9)
         sentence = coreference_patterns.realize(rng, rng.choice(_fresh_choices()[group]))
         if sentence.en not in known:
             known.add(sentence.en)
-            pairs.append((sentence.en, sentence.fr))
-    return pairs
+            found.append(_with_mentions(sentence, resolves_to_subject=group[0]))
+    return found
+
+
+def _with_mentions(sentence: Sentence, resolves_to_subject: bool) -> CoreferenceSentence:
+    """Find the nouns and the pronoun: the object stands right before "because"."""
+    clauses = (r" because (it|they) ", r" parce qu'(ils?|elles?) ")
+    found = [
+        re.match(rf".*?\b({re.escape(subject)})\b.*\b({re.escape(target)}){clause}", text, re.I)
+        for text, clause, subject, target in zip(
+            (sentence.en, sentence.fr), clauses, *sentence.nouns, strict=True
+        )
+    ]
+    subject, target, pronoun = (Mention(*(text.span(i) for text in found)) for i in (1, 2, 3))
+    nouns = (subject, target) if resolves_to_subject else (target, subject)
+    return CoreferenceSentence(sentence.en, sentence.fr, pronoun, *nouns)

@@ -82,7 +82,7 @@ class Strategy(Protocol):
         """[B] bool: no further token can change the result."""
 
     def result(self, space: SearchSpace, state: Any) -> DecodingResult:
-        """The hypotheses, best first."""
+        """The hypotheses, best first. `decode` returns this as it is, so it may hold more."""
 
 
 class _Loop(NamedTuple):

@@ -160,8 +160,8 @@ class Beams(NamedTuple):
     finished: Sequences  # best score first
 
 
-class _Candidates(NamedTuple):
-    """Alive beams, each continued by one token, most probable first."""
+class Candidates(NamedTuple):
+    """Alive beams, each continued by one token, most probable first; -inf: an empty slot."""
 
     log_probs: jax.Array  # [B, C] float32
     tokens: jax.Array  # [B, C] int32
@@ -208,7 +208,7 @@ class BeamSearch:
         return Beams(empty.tokens, empty.log_probs.at[:, 0].set(0.0), empty)
 
     def advance(self, space, step, log_probs, state):
-        ranked = self._candidates(space, step, log_probs, state.alive_log_probs)
+        ranked = self.candidates(space, step, log_probs, state.alive_log_probs)
         ends = ranked.tokens == space.eos_id  # [B, C]
         finished = self._finish(space, step, ranked, ends, state)
         growing = jnp.where(ends, NEVER, ranked.log_probs)
@@ -226,8 +226,8 @@ class BeamSearch:
     def result(self, space: SearchSpace, state: Beams) -> DecodingResult:
         return _collect(space, state.finished)
 
-    def _candidates(self, space, step, log_probs, alive) -> _Candidates:
-        """Rank in two stages: within each beam, then across beams.
+    def candidates(self, space, step, log_probs, alive) -> Candidates:
+        """The candidates of a step, ranked in two stages: within each beam, then across beams.
 
         The first W candidates hold at most W of one beam, and the W best without EOS at most W of
         one beam besides its EOS: so W + 1 of each beam are enough to give both.
@@ -249,12 +249,16 @@ class BeamSearch:
         count = min(2 * width, width * each)
         best, places = jax.lax.top_k(totals.reshape(batch_size, -1), count)  # [B, C]
         parents = places // each
-        return _Candidates(
+        return Candidates(
             log_probs=best,
             tokens=jnp.take_along_axis(tokens.reshape(batch_size, -1), places, axis=1),
             parents=parents,
             cut=jnp.take_along_axis(cut[:, :, 0], parents, axis=1),
         )
+
+    def score(self, log_probs: jax.Array, lengths: jax.Array) -> jax.Array:
+        """What finished hypotheses of `lengths` tokens are ranked by; both of one shape."""
+        return log_probs / length_penalty(self.length_penalty, lengths, self.alpha)
 
     def _finish(self, space, step, ranked, ends, state: Beams) -> Sequences:
         """Merge the ended ones of the first W candidates into the W best finished."""
@@ -267,7 +271,7 @@ class BeamSearch:
             tokens=_write(tokens, jnp.full_like(parents, space.eos_id), step.index),
             lengths=lengths,
             log_probs=log_probs,
-            scores=log_probs / length_penalty(self.length_penalty, lengths, self.alpha),
+            scores=self.score(log_probs, lengths),
             truncated=ranked.cut[:, :width],
         )
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), state.finished, new)

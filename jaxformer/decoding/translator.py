@@ -16,7 +16,9 @@ from jax.sharding import Mesh
 
 from jaxformer.config import DecodingConfig
 from jaxformer.decoding.engine import DecodingResult, Strategy, decode
+from jaxformer.decoding.recording import Recorded, Recording
 from jaxformer.decoding.strategies import BeamSearch, Greedy
+from jaxformer.errors import InputError
 from jaxformer.models.transformer import Transformer
 from jaxformer.parallel.distributed import is_first_process
 from jaxformer.parallel.mesh import batch_parts
@@ -188,13 +190,36 @@ class Translator:
         encoded = self._encode(lines, first_line)
         results: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0, False)]] * len(lines)
         order = [i for i in np.argsort([len(ids) for ids in encoded], kind="stable") if encoded[i]]
+        strategy = make_strategy(self.config)
         for length, rows, members in self._batches(encoded, order):
-            outputs = self._run(encoded, length, rows, members)
+            result = self._search(encoded, length, rows, members, strategy)
+            outputs = self._hypotheses(result, len(members))
             for i, hypotheses in zip(members, outputs, strict=True):
                 results[i] = hypotheses
             if progress is not None:
                 progress(len(members))
         return results
+
+    def record(self, line: str, *, number: int = 1) -> tuple[list[int], Recorded, list[Hypothesis]]:
+        """Translate one line as `translate` does, and keep what the search weighed on its way.
+
+        Args:
+          line: source sentence.
+          number: of the line, for warnings.
+
+        Returns:
+          The source ids with EOS, the NumPy record in row 0 of its arrays, and the hypotheses.
+
+        Raises:
+          InputError: the line is blank.
+        """
+        encoded = self._encode([line], number)
+        if not encoded[0]:
+            raise InputError("the text is blank; there is nothing to translate")
+        ((length, rows, members),) = self._batches(encoded, [0])
+        strategy = Recording(make_strategy(self.config))
+        recorded = self._search(encoded, length, rows, members, strategy)
+        return encoded[0], recorded, self._hypotheses(recorded.result, 1)[0]
 
     def _encode(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
         """Ids with EOS; nothing for a blank line. Lines over the limit are cut, and said so."""
@@ -229,9 +254,10 @@ class Translator:
                 yield length, -(-rows // parts) * parts, members
             order = order[len(fitting) :]
 
-    def _run(
-        self, encoded: list[list[int]], length: int, rows: int, members: list[int]
-    ) -> list[list[Hypothesis]]:
+    def _search(
+        self, encoded: list[list[int]], length: int, rows: int, members: list[int], strategy
+    ) -> Any:
+        """What `strategy` gives for a batch, as NumPy arrays."""
         source, target = self.source_tokenizer, self.target_tokenizer
         inputs = np.full((rows, length), source.pad_id, np.int32)
         max_lengths = np.zeros(rows, np.int32)  # 0: an empty row, done from the start
@@ -245,11 +271,11 @@ class Translator:
             inputs,
             max_lengths,
             model=self.model,
-            strategy=make_strategy(self.config),
+            strategy=strategy,
             ids=(source.pad_id, target.pad_id, target.eos_id, target.bos_id),
             max_length=self._length_limit(length),
         )
-        return self._hypotheses(fetch(result, self.mesh), len(members))
+        return fetch(result, self.mesh)
 
     def _length_limit(self, source_length: int) -> int:
         return int(self.config.max_length_factor * source_length) + self.config.max_length_extra

@@ -17,6 +17,7 @@ from jaxformer.data.builtin_corpus import (
     SPLITS,
     TRY_OUT_SENTENCES,
     coreference_pairs,
+    coreference_sentences,
     generate_corpus,
     is_held_out_combination,
 )
@@ -254,3 +255,22 @@ def test_french_spacing_and_apostrophes(corpus):
             assert "’" not in english + french and "  " not in english + french
             assert not re.search(r"[^ ][?!]", french)
             assert not re.search(r"\b(?:de les?\b|à les?\b|le [aeiouéêœ]|de [aeiouéêœ])", french)
+
+
+def test_coreference_sentences_name_the_pronoun_and_both_nouns():
+    sentences = coreference_sentences(300, 5)
+    assert [sentence[:2] for sentence in sentences] == coreference_pairs(300, 5)
+    nouns = {form: noun for noun in NOUNS for form in (noun.en, noun.en_plural)}
+    french = {form: noun for noun in NOUNS for form in (noun.fr, noun.fr_plural)}
+    for index, (english, french_text, *mentions) in enumerate(sentences):
+        pronoun, referent, other = (
+            (english[slice(*mention.en)], french_text[slice(*mention.fr)]) for mention in mentions
+        )
+        assert pronoun[0] in ("it", "they")
+        for noun in (referent, other):
+            assert noun[0] in nouns and noun[1] in french
+        gender = nouns[referent[0]].gender
+        assert pronoun[1] == ("elle" if gender == "f" else "il") + "s" * (pronoun[0] == "they")
+        order = mentions[1].en < mentions[2].en, mentions[1].fr < mentions[2].fr
+        assert order == (index % 2 == 0,) * 2  # they alternate between subject and object
+        assert mentions[0].en[0] > max(mentions[1].en[1], mentions[2].en[1])

@@ -124,6 +124,10 @@ def _draw_phrase(rng: Random, noun: Noun, is_plural: bool) -> Phrase:
     return noun_phrase(choose_determiner(rng, noun, names), noun, is_plural)
 
 
+def _written(noun: Noun, is_plural: bool) -> tuple[str, str]:
+    return (noun.en_plural, noun.fr_plural) if is_plural else (noun.en, noun.fr)
+
+
 def realize(rng: Random, choice: Choice, same_number: bool = True) -> Sentence:
     """Draw determiners, number, tense and degree for `choice`.
 
@@ -131,8 +135,9 @@ def realize(rng: Random, choice: Choice, same_number: bool = True) -> Sentence:
     the pronoun does not give the antecedent away.
     """
     plural = rng.random() < 0.2
+    target_plural = plural if same_number else not plural
     subject = _draw_phrase(rng, choice.subject, plural)
-    target = _draw_phrase(rng, choice.target, plural if same_number else not plural)
+    target = _draw_phrase(rng, choice.target, target_plural)
     antecedent = subject if choice.resolves_to_subject else target
     pronoun = Phrase(
         en="they" if antecedent.is_plural else "it",
@@ -149,7 +154,8 @@ def realize(rng: Random, choice: Choice, same_number: bool = True) -> Sentence:
     right = clauses.copula(pronoun, tense == "past", False, rest)
     clause = Complement(f"{left.en} because {right.en}", (*left.fr, "parce", "que", *right.fr))
     sentence = finish(clause, ".", said=((antecedent.noun, choice.predicate.en),))
-    return sentence._replace(coreference=choice.key)
+    nouns = (_written(choice.subject, plural), _written(choice.target, target_plural))
+    return sentence._replace(coreference=choice.key, nouns=nouns)
 
 
 def coreference(rng: Random) -> Sentence:

@@ -24,12 +24,14 @@ _TENSES = ("present",) * 7 + ("past",) * 4 + ("future", "can", "must", "want")
 
 class Sentence(NamedTuple):
     """One pair with the (noun, adjective) combinations in it and, for a pronoun sentence whose
-    predicate decides the antecedent, the key "subject verb object predicate"."""
+    predicate decides the antecedent, the key "subject verb object predicate" and the nouns as they
+    are written, English and French, of the subject and of the object."""
 
     en: str
     fr: str
     combinations: tuple[Combination, ...] = ()
     coreference: str = ""
+    nouns: tuple[tuple[str, str], ...] = ()
 
 
 def finish(clause: Complement, mark: str, *phrases: Phrase, said: tuple = ()) -> Sentence:

@@ -1,0 +1,137 @@
+"""The look that all pictures share, and how they are written: the same input gives the same bytes.
+
+matplotlib is an extra and is loaded here alone, when a picture is drawn. No figure is known to
+pyplot, so nothing needs a display and nothing is left open.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxformer.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito 2008: told apart with every common colour vision; without their yellow, too faint.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINE_STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (7, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SEQUENTIAL = "Blues"  # from nothing, white, to all, dark: told by lightness alone
+DIVERGING = "PuOr"  # around 0
+INK, FAINT = "#222222", "#D9D9D9"
+FORMATS = (".png", ".svg")
+_DOTS_PER_INCH = 150
+_STYLE = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": False,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "jaxformer",
+    "figure.dpi": 100,
+}
+
+
+def load_matplotlib():
+    """The module `matplotlib`.
+
+    Raises:
+      InputError: it is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError(
+            "pictures need matplotlib, which is not installed: pip install 'matplotlib>=3.9'"
+        ) from None
+    return matplotlib
+
+
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `draw` work with our style, whatever the user's settings of matplotlib are."""
+
+    @functools.wraps(draw)
+    def drawn(*args, **kwargs):
+        matplotlib = load_matplotlib()
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(_STYLE)
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches; a notebook shows it where it is the value of a cell."""
+    return _figure_class()(figsize=(width, height), layout="constrained")
+
+
+@functools.cache
+def _figure_class():
+    load_matplotlib()
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """Shown by a notebook without pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            import io
+
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=_DOTS_PER_INCH)
+            return buffer.getvalue()
+
+    return NotebookFigure
+
+
+def check_picture_path(path: str | os.PathLike, name: str = "--output") -> Path:
+    """`path` as a `Path`.
+
+    Raises:
+      InputError: it does not end in .png or .svg, or its folder is not there.
+    """
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise InputError(f"{name}={path} must end in {' or '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise InputError(f"{name}={path}: there is no folder {path.parent}; make it first")
+    return path
+
+
+@styled
+def write_figure(figure: Figure, path: str | os.PathLike) -> Path:
+    """Write a PNG or SVG that appears under its name only when it is complete.
+
+    No date and no version is written into it, so equal figures give equal files.
+
+    Raises:
+      InputError: `check_picture_path` refuses the path, or the disk does.
+    """
+    path = check_picture_path(path, "path")
+    nothing = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=_DOTS_PER_INCH, metadata=nothing)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    return path

@@ -1,0 +1,62 @@
+"""From a model to the screen: what the page shows is what the model computed and translated."""
+
+import numpy as np
+import pytest
+from random_translator import TEXT, make_translator, small_model
+
+from jaxformer.config import Config
+from jaxformer.visualization.page_data import page_data
+from jaxformer.visualization.trace import trace_sentence
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = '</script><script>window.harmed = 1</script> "the" שלום e\u0301 👩\u200d👧'
+UNPACKED = """async ([sentence, side, name]) => {
+  const packed = jaxformer.report.sentences[sentence][side][name];
+  const { shape, values } = await jaxformer.unpack(packed);
+  return { shape, values: Array.from(values) };
+}"""
+ARRAYS = {
+    "encoder": ("embedding", "positions", "sum", "layers", "attention"),
+    "decoder": ("embedding", "positions", "sum", "layers", "self_attention", "cross_attention"),
+}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre", "positions": "rotary"}], ids=["post_norm", "pre_norm_rotary"]
+)
+def test_page_shows_what_the_model_computed(open_report, parameters_of, changes):
+    config = small_model(**changes)
+    translator = make_translator(parameters_of, config)
+    lines = [TEXT, HOSTILE]
+    traces = [trace_sentence(translator, line, "le chat dort") for line in lines]
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    page = open_report(page_data(traces, Config(model=config), tokenizers, "best"))
+    for number, (line, trace) in enumerate(zip(lines, traces, strict=True)):
+        if number:
+            page.locator("#next").click()
+            page.locator("dd.source", has_text="window.harmed").wait_for()
+        shown = page.locator("#sentence dd").evaluate_all("all => all.map((d) => d.textContent)")
+        assert shown == [line, translator(line), "le chat dort"]
+        for side, names in ARRAYS.items():
+            for name in names:
+                found = page.evaluate(UNPACKED, [number, side, name])
+                values = np.array(found["values"]).reshape(found["shape"])
+                expected = np.asarray(getattr(getattr(trace, side), name))
+                np.testing.assert_allclose(values, expected, atol=1e-6, rtol=0)
+                if "attention" in name:
+                    np.testing.assert_allclose(values.sum(-1), 1.0, atol=1e-6)
+        log_probs = page.locator("#next-piece .chip").evaluate_all(
+            "chips => chips.map((chip) => Number(chip.dataset.logProb))"
+        )
+        reference = trace.reference_trace
+        expected = reference.log_probs[np.arange(len(reference.ids)), reference.ids]
+        np.testing.assert_allclose(log_probs, expected, atol=1e-6)
+    assert page.evaluate("window.harmed ?? null") is None
+    if changes:
+        assert page.locator("#source-vectors .strip").count() == 1
+        assert page.locator("#encoder-layers .strip").count() == 3  # two layers and the final norm
+        assert page.locator(".model-figure .norm").count() == 10  # each with an Add beside it
+    else:
+        assert page.locator("#source-vectors .strip").count() == 3
+        assert page.locator(".model-figure .norm").count() == 5
