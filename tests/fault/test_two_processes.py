@@ -75,11 +75,11 @@ def go_on(numbers, workdir, compiled, whole):
 
 def test_the_builtin_corpus_is_learnt_as_by_one_process(folder, compiled_programs):
     changes = dict(
-        data__source="builtin", data__root="", data__num_pairs=1000, data__max_length=64,
+        data__source="builtin", data__num_pairs=1000, data__max_length=64,
         tokenizer__vocab_size=500, training__num_steps=40, training__log_every=5,
         training__eval_every=20, training__eval_sentences=32, decoding__beam_size=1,
     )  # fmt: skip
-    file = write_config_file(folder / "builtin.py", "", folder / "cache", **changes)
+    file = write_config_file(folder / "builtin.py", folder, folder / "cache", **changes)
     command = [ROOT / "train.py", f"--config={file}"]
     two, one = (folder / name / "run" for name in ("builtin two", "builtin one"))
     run(command, two, compiled_programs)
