@@ -7,6 +7,8 @@ when they are first used, so that the data pipeline and `--help` start without J
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jaxformer.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from jaxformer.config import Config, DecodingConfig, MeshConfig, TransformerConfig
     from jaxformer.decoding.engine import DecodingResult, decode
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from jaxformer.ops.positions import apply_rotary, encode_positions, sinusoidal_positions
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.parallel.sharding import parameter_shardings, shard_batch
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AttentionWeights",

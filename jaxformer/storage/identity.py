@@ -18,6 +18,7 @@ from jaxformer.storage.changes import Change, Effect, config_changes, effect_of
 from jaxformer.storage.parameters import read_meta
 from jaxformer.storage.steps import list_steps
 from jaxformer.storage.workdir import Workdir
+from jaxformer.version import __version__
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -95,8 +96,6 @@ def identify(
 
 def describe_versions(mesh: Mesh) -> dict[str, str]:
     """jaxformer, the libraries below it, and the runtime of the devices (CUDA, libtpu)."""
-    from jaxformer import __version__
-
     runtime = " ".join(mesh.devices.flat[0].client.platform_version.split())
     versions = {name: metadata.version(name) for name in LIBRARIES}
     return {"jaxformer": __version__, **versions, "runtime": runtime}

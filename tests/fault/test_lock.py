@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -50,16 +51,16 @@ def test_a_workdir_that_cannot_be_written(tiny_run, tmp_path, patched, place):
     (tmp_path / "file").write_text("")
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed").chmod(0o555)
-    # Root may write everywhere: the process gives that up once everything is imported.
+    # Root may write everywhere: it gives that up while the lock is taken.
     drop = (
-        "import os, jaxformer.training.loop as loop\n"
-        "from jaxformer.parallel import backend\n"
-        "configure = backend.configure_backend\n"
-        "def configure_and_drop():\n"
-        "    configure()\n"
-        "    import jax; jax.devices()\n"
-        "    if os.geteuid() == 0: os.seteuid(65534)\n"
-        "backend.configure_backend = configure_and_drop\n"
+        "import os\n"
+        "from jaxformer.storage.lock import WorkdirLock\n"
+        "enter, user = WorkdirLock.__enter__, os.geteuid()\n"
+        "def enter_as_nobody(lock):\n"
+        "    if user == 0: os.seteuid(65534)\n"
+        "    try: return enter(lock)\n"
+        "    finally: os.seteuid(user)\n"
+        "WorkdirLock.__enter__ = enter_as_nobody\n"
     )
     start = tiny_run.start(tmp_path / place, program=patched(drop))
     start.finish(2)
@@ -67,19 +68,23 @@ def test_a_workdir_that_cannot_be_written(tiny_run, tmp_path, patched, place):
     assert "Traceback" not in start.output
 
 
-def test_a_damaged_compilation_cache_is_only_slower(soak, tiny_run, tmp_path, monkeypatch):
-    shutil.copytree(tiny_run.environment["JAX_COMPILATION_CACHE_DIR"], tmp_path / "xla")
-    entries = sorted((tmp_path / "xla").glob("*-cache"))
+def test_a_damaged_compilation_cache_is_only_slower(soak, tiny_run, tmp_path):
+    # In place: the names of the entries follow from the path of their folder.
+    cache = Path(tiny_run.environment["JAX_COMPILATION_CACHE_DIR"])
+    shutil.copytree(cache, tmp_path / "xla")
+    entries = sorted(cache.glob("*-cache"))
     assert len(entries) >= 4
-    for number, entry in enumerate(entries):
-        content = bytearray(entry.read_bytes())
-        if number % 3 == 0:
-            content[len(content) // 2] ^= 0x10
-        del content[[len(content), len(content) // 2, 0][number % 3] :]
-        entry.write_bytes(content)
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla")}
-    monkeypatch.setattr(tiny_run, "environment", tiny_run.environment | cache)
-    start = tiny_run.start(tmp_path / "run")
-    start.finish(0)
+    try:
+        for number, entry in enumerate(entries):
+            content = bytearray(entry.read_bytes())
+            if number % 3 == 0:
+                content[len(content) // 2] ^= 0x10
+            del content[[len(content), len(content) // 2, 0][number % 3] :]
+            entry.write_bytes(content)
+        start = tiny_run.start(tmp_path / "run")
+        start.finish(0)
+    finally:
+        shutil.rmtree(cache)
+        shutil.copytree(tmp_path / "xla", cache)
     assert "Error reading persistent compilation cache entry" in start.output
     assert soak.digest(tmp_path / "run") == tiny_run.digest
