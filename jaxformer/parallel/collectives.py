@@ -91,7 +91,7 @@ def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list
             for instruction in computations.get(name, ()):
                 total.update(_own(instruction, devices))
                 total.update(_fused(instruction, computations, devices, seen))
-                for called, times in _calls(instruction, unknown_trips, visit):
+                for called, times in _calls(instruction, computations, unknown_trips, visit):
                     for key, count in visit(called).items():
                         total[key] += count * times
         return known[name]
@@ -173,12 +173,12 @@ def _fused(
     return total
 
 
-def _calls(instruction: Instruction, unknown_trips: int, visit):
+def _calls(instruction: Instruction, computations, unknown_trips: int, visit):
     """`(computation, times)` of what an instruction runs."""
     rest, opcode = instruction.rest, instruction.opcode
     if opcode == "while":
-        known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest)
-        yield re.search(r"\bbody=%?([\w.\-]+)", rest)[1], int(known[1]) if known else unknown_trips
+        body = re.search(r"\bbody=%?([\w.\-]+)", rest)[1]
+        yield body, _trip_count(rest, computations) or unknown_trips
     elif opcode == "conditional":
         listed = re.search(r"\bbranch_computations=\{([^}]*)\}", rest)
         names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
@@ -190,6 +190,23 @@ def _calls(instruction: Instruction, unknown_trips: int, visit):
         yield max(names, key=sent), 1  # only one runs: the dearest
     elif opcode in ("call", "async-start"):
         yield re.search(r"\b(?:calls|to_apply)=%?([\w.\-]+)", rest)[1], 1
+
+
+def _trip_count(rest: str, computations) -> int | None:
+    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on."""
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest):
+        return int(known[1])
+    condition = computations.get(re.search(r"\bcondition=%?([\w.\-]+)", rest)[1], ())
+    constants = {
+        line.name: int(value[1])
+        for line in condition
+        if line.opcode == "constant" and (value := re.match(r"(\d+)\)", line.rest))
+    }
+    for line in condition:
+        compared = re.match(r"[^,]*, [^,)]*?%?([\w.\-]+)\), direction=LT", line.rest)
+        if line.opcode == "compare" and compared:
+            return constants.get(compared[1])
+    return None
 
 
 def shape_bytes(shape: str) -> list[int]:

@@ -155,7 +155,8 @@ class Peers:
         """Part from the others when all are here: from now on they may end."""
         self.barrier()
         self._closing = True
-        self._broadcast({"left": True})
+        for line in list(self._lines.values()):  # also those that have left: they wait to hear it
+            line.send({"left": True})
 
     def abandon(self, status: int, reason: str) -> None:
         """Tell the others that this process ends alone, so that they end with `status` too."""

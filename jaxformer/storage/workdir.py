@@ -62,5 +62,8 @@ class Workdir:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's text at once; a reader sees the old or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, "utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

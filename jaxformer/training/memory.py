@@ -189,7 +189,12 @@ def smaller_batches(config: Config, tokens: int | None) -> str:
         if tokens is not None
         else "lower data.max_length and data.tokens_per_batch, or cut the model with mesh.fsdp"
     )
-    remat = "" if config.model.remat else "model.remat=true, or "
+    if not config.model.remat:
+        remat = "model.remat=true, or "
+    elif config.model.remat_policy != "nothing":
+        remat = "model.remat_policy=nothing, or "
+    else:
+        remat = ""
     parts = 2 * config.optimizer.accumulation_steps
     return f"{budget}, or keep the batch with {remat}optimizer.accumulation_steps={parts}"
 

@@ -105,6 +105,9 @@ class IntervalSums:
 class MetricsWriter:
     """Appends to metrics.jsonl and writes TensorBoard events; in the first process alone.
 
+    On a full disk training goes on: lines that cannot be written are kept until they can, and what
+    is left of them in the end is printed.
+
     Args:
       metrics_file: one JSON object a line, with `step` and `split`.
       first_step: the step this start begins at; what an earlier start wrote after its checkpoint
@@ -114,13 +117,14 @@ class MetricsWriter:
 
     def __init__(self, metrics_file: Path, first_step: int):
         self._file = self._events = None
+        self._path, self._unwritten, self._reported = metrics_file, b"", False
         if not is_first_process():
             return
         if metrics_file.is_file():
             complete = metrics_file.read_text("utf-8").split("\n")[:-1]
             kept = [line for line in complete if self._is_before(json.loads(line), first_step)]
             write_atomically(metrics_file, "".join(line + "\n" for line in kept))
-        self._file = metrics_file.open("a", encoding="utf-8")
+        self._file = metrics_file.open("ab", buffering=0)
         self._open_events = functools.partial(
             open_events, metrics_file.parent / "tensorboard", first_step + 1
         )
@@ -133,17 +137,30 @@ class MetricsWriter:
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:
         if self._file is None:
             return
-        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
-        self._file.flush()
+        self._unwritten += json.dumps({"step": step, "split": split, **values}).encode() + b"\n"
+        self._append()
         # The library takes long to load, so that is done while the devices work on a step.
         self._events = self._events or self._open_events()
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._events.add_scalar(f"{split}/{name}", value, step)
 
+    def _append(self) -> None:
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            self._reported = False
+        except OSError as error:
+            if not self._reported:
+                log(f"{self._path} cannot be written ({error.strerror}); its lines are kept")
+            self._reported = True
+
     def close(self) -> None:
         if self._file is not None:
+            self._append()
             self._file.close()
+            if self._unwritten:
+                log(f"NOT written to {self._path}:\n{self._unwritten.decode()}")
         if self._events is not None:
             self._events.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxformer.evaluation.evaluate import Evaluation
@@ -81,13 +82,20 @@ def evaluate_validation(
     shown = list(zip(run.validation.pairs, result.hypotheses, strict=False))
     for (source, reference), hypothesis in shown[: settings.num_samples]:
         log(f"    source      {source}\n    reference   {reference}\n    translation {hypothesis}")
-    if not is_first_process():
-        return metrics
-    run.workdir.samples.mkdir(exist_ok=True)
-    rows = ["source\treference\ttranslation"]
-    rows += ["\t".join(x.replace("\t", " ") for x in (*pair, text)) for pair, text in shown]
-    write_atomically(run.workdir.samples / f"step_{step}.tsv", "\n".join(rows) + "\n")
+    if is_first_process():
+        write_samples(run.workdir.samples / f"step_{step}.tsv", shown)
     return metrics
+
+
+def write_samples(path: Path, translated: list[tuple[tuple[str, str], str]]) -> None:
+    """Write source, reference and translation as a TSV; a disk that is full is only reported."""
+    rows = ["source\treference\ttranslation"]
+    rows += ["\t".join(x.replace("\t", " ") for x in (*pair, text)) for pair, text in translated]
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, "\n".join(rows) + "\n")
+    except OSError as error:
+        log(f"{path} could not be written: {error.strerror}")
 
 
 def evaluate_held_out(

@@ -118,7 +118,7 @@ def test_search_flags_reach_the_decoding_configuration(run, lines_file, monkeypa
     class Stop(Exception):
         pass
 
-    def from_workdir(path, *, checkpoint, decoding):
+    def from_workdir(path, *, checkpoint, decoding, mesh):
         seen.append((checkpoint, decoding))
         raise Stop
 

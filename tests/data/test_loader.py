@@ -134,15 +134,16 @@ def test_seeking_goes_on_with_the_batch_of_that_step():
 
 def test_close_ends_the_reading_thread():
     corpus = random_corpus(500)
-    before = threading.active_count()
+    before = set(threading.enumerate())  # threads of earlier tests may end while this one runs
     loader = BatchLoader(corpus, plan_of(corpus, "buckets"), pad_id=PAD)
     next(loader)
-    assert threading.active_count() > before
+    own = set(threading.enumerate()) - before
+    assert own
     loader.close()
     deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while any(thread.is_alive() for thread in own) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() <= before
+    assert not [thread.name for thread in own if thread.is_alive()]
 
 
 def test_make_plan_follows_the_config():

@@ -19,6 +19,7 @@ from jaxformer.storage.checkpoint import Checkpointer, list_steps, load_params
 from jaxformer.storage.manifest import verify
 from jaxformer.storage.workdir import Workdir
 from jaxformer.training.loop import train
+from jaxformer.training.validation import write_samples
 
 pytestmark = pytest.mark.fault
 
@@ -127,6 +128,17 @@ def test_room_is_asked_for_before_anything_is_written(tmp_path):
         (line,) = said
         assert f"step 2 was NOT saved: {directory}: a checkpoint needs 9," in line
         assert list_steps(directory) == [1, 3]
+
+
+def test_samples_that_do_not_fit_are_only_reported(disk, capsys):
+    path = disk.path / "samples" / "step_4.tsv"
+    disk.exhaust()
+    write_samples(path, [(("one", "un"), "un " * 50_000)])
+    assert f"{path} could not be written: " in capsys.readouterr().out
+    disk.relieve()
+    assert list(path.parent.iterdir()) == []
+    write_samples(path, [(("one", "un"), "u\tn")])
+    assert path.read_text() == "source\treference\ttranslation\none\tun\tu n\n"
 
 
 @pytest.fixture(scope="module")

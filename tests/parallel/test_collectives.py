@@ -40,6 +40,13 @@ HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8
   ROOT %go = pred[] constant(true)
 }
 
+%counted (s: (s32[], f32[8])) -> pred[] {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %end.2 = s32[]{:T(128)} constant(5)
+  %count = s32[]{:T(128)} get-tuple-element(%s), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%count, %end.2), direction=LT
+}
+
 %cheap (z: f32[8]) -> f32[8] {
   ROOT %z = f32[8]{0} parameter(0)
 }
@@ -74,6 +81,7 @@ ENTRY %main.3 (x: f32[8]) -> f32[8] {
   %alone = f32[8]{0} all-reduce(%x), replica_groups=[8,1]<=[8], to_apply=%add
   %loop = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"6"}}
   %loop.2 = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body
+  %loop.3 = (s32[], f32[8]{0}) while(%x), condition=%counted, body=%body
   ROOT %chosen = f32[8]{0} conditional(%x, %x), branch_computations={%cheap, %dear}
 }
 """  # noqa: E501
@@ -88,12 +96,12 @@ def test_each_collective_of_a_program_is_found_as_often_as_it_runs():
         Collective("all-gather", (0, 1, 2, 3), 8 * 4, 2),  # async-start, all-gather-start
         Collective("all-gather", EVERY, 16 * 4, 1),  # in three pieces
         Collective("all-reduce", EVERY, 8 * 4 + 6 * 2, 1),
-        Collective("collective-permute", (0, 4), 8 * 4, 6 + 3),
+        Collective("collective-permute", (0, 4), 8 * 4, 6 + 3 + 5),
         Collective("all-reduce", (0, 1), 8 * 4, 1),
     }
     assert [one.sent for one in found] == sorted((one.sent for one in found), reverse=True)
     once = read_collectives(PROGRAM, 8)
-    assert Collective("collective-permute", (0, 4), 32, 7) in once
+    assert Collective("collective-permute", (0, 4), 32, 6 + 1 + 5) in once
 
 
 @pytest.mark.parametrize(

@@ -155,13 +155,21 @@ def test_the_memory_of_a_device(monkeypatch, tmp_path):
     assert device_memory(jax.devices()[0]) == 100_000  # one of eight simulated devices
 
 
-def test_running_out_of_memory_is_explained():
-    config = change(Config(), data__tokens_per_batch=8192, model__remat=True)
+@pytest.mark.parametrize(
+    ("model", "proposal"),
+    [
+        ({}, "model.remat=true, or "),
+        ({"model__remat": True}, "model.remat_policy=nothing, or "),
+        ({"model__remat": True, "model__remat_policy": "nothing"}, ""),
+    ],
+)
+def test_running_out_of_memory_is_explained(model, proposal):
+    config = change(Config(), data__tokens_per_batch=8192, **model)
     with pytest.raises(InputError) as explained, explain_out_of_memory(config):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
     assert str(explained.value) == (
         "the device ran out of memory (RESOURCE_EXHAUSTED: Out of memory: 9 GiB.); set "
-        "data.tokens_per_batch=4096 (now 8192), or keep the batch with "
+        f"data.tokens_per_batch=4096 (now 8192), or keep the batch with {proposal}"
         "optimizer.accumulation_steps=2; if it was evaluating, lower decoding.tokens_per_batch"
     )
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), explain_out_of_memory(config):

@@ -1,5 +1,6 @@
 """Sums, metrics.jsonl over several starts, and the progress line."""
 
+import errno
 import json
 
 import jax.numpy as jnp
@@ -117,6 +118,43 @@ def test_a_line_cut_short_by_a_crash_does_not_stop_the_next_start(tmp_path):
     path.write_text('{"step": 2, "split": "train"}\n{"step": 4, "spl')
     MetricsWriter(path, 4).close()
     assert read(path) == [(2, "train")]
+
+
+class ScarceFile:
+    """A file on a disk with room for so many bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, content):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self.file.write(content[: self.room])
+        self.room -= written
+        return written
+
+    def close(self):
+        self.file.close()
+
+
+def test_lines_that_a_full_disk_does_not_take_are_kept_until_it_does(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path, 0)
+    writer._file = disk = ScarceFile(writer._file, 50)
+    for step in (1, 2, 3):
+        writer.write(step, "train", {"loss": 1.5})
+    assert len(path.read_bytes()) == 50  # the second line is cut short
+    disk.room = 1000
+    writer.write(4, "train", {"loss": 1.5})
+    assert read(path) == [(1, "train"), (2, "train"), (3, "train"), (4, "train")]
+    disk.room = 0
+    writer.write(5, "train", {"loss": 2.5})
+    writer.close()
+    said = capsys.readouterr().out
+    assert said.count(f"{path} cannot be written (No space left on device)") == 2
+    assert said.endswith(
+        f'NOT written to {path}:\n{{"step": 5, "split": "train", "loss": 2.5}}\n\n'
+    )
 
 
 def test_the_clock_of_the_speed_stands_still_while_paused(monkeypatch):
