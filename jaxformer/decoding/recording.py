@@ -15,9 +15,10 @@ from jaxformer.decoding.strategies import NEVER, BeamSearch, Greedy, Sample
 class SearchRecord(NamedTuple):
     """The candidates of each step: C = 2W continuations of the rows that were alive.
 
-    Beam search lists them most probable first; `Greedy` and `Sample` the token they took and then
-    the most probable other one. A candidate lives on (`rows` >= 0), has ended (`scores` > -inf) or
-    was dropped. Slots of log-probability -inf are empty, so are steps from `num_steps` on.
+    Beam search lists them most probable first, of one row at most its W + 1 best; `Greedy` and
+    `Sample` the token they took and then the most probable other one. A candidate lives on (`rows`
+    >= 0), has ended (`scores` > -inf) or was dropped. Slots of log-probability -inf are empty, so
+    are steps from `num_steps` on.
     """
 
     tokens: jax.Array  # [B, T, C] int32

@@ -21,11 +21,11 @@ MARKOV[B, [EOS, A, B]] = 0.9, 0.05, 0.05
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _search(tables, strategy, max_length):
-    """Search in tables [B, V, V] of log p(next | last)."""
+    """Search in tables [B, T, V, V] of log p(next | last), one a step."""
     width = strategy.width
 
     def step_fn(tokens, index, cache):
-        return tables[jnp.arange(tokens.size) // width, tokens], cache
+        return tables[jnp.arange(tokens.size) // width, index, tokens], cache
 
     return decode(
         step_fn, (), strategy, batch_size=len(tables), bos_id=BOS, eos_id=EOS, pad_id=PAD,
@@ -34,6 +34,9 @@ def _search(tables, strategy, max_length):
 
 
 def record(tables, strategy, max_length):
+    """Tables [B, V, V], the same at all steps, or [B, T, V, V]."""
+    if tables.ndim == 3:
+        tables = np.repeat(tables[:, None], max_length, axis=1)
     with np.errstate(divide="ignore"):
         logits = jnp.asarray(np.log(tables), jnp.float32)
     return jax.device_get(_search(logits, Recording(strategy), max_length))
@@ -104,11 +107,11 @@ def textbook_tree(table, width, limit, alpha):
     alive, ended, states = [((), 0.0)], [], {}
     for step in range(limit):
         last = step == limit - 1
-        candidates = [
-            ((*tokens, token), total + float(table[tokens[-1] if tokens else BOS, token]))
-            for tokens, total in alive
-            for token in ([EOS] if last else range(len(table)))
-        ]
+        candidates = []
+        for tokens, total in alive:
+            row = table[step, tokens[-1] if tokens else BOS]
+            best = sorted([EOS] if last else range(len(row)), key=row.__getitem__, reverse=True)
+            candidates += [((*tokens, t), total + float(row[t])) for t in best[: width + 1]]
         candidates = [c for c in candidates if c[1] != -np.inf]
         candidates = sorted(candidates, key=lambda c: -c[1])[: 2 * width]
         growing = [c for c in candidates if c[0][-1] != EOS][:width]
@@ -128,10 +131,11 @@ def textbook_tree(table, width, limit, alpha):
 @pytest.mark.parametrize("width", [1, 4, 8])
 def test_the_tree_is_that_of_a_search_on_lists(width):
     draw = np.random.default_rng(width)
-    tables = np.exp(draw.normal(size=(60, 8, 8)) * 1.5)
-    tables[:, :, [PAD, BOS]] = 0.0
-    tables[::2, :, EOS] *= 3.0  # every other one ends early
-    tables /= tables.sum(axis=2, keepdims=True)
+    # Of one table for all steps, hypotheses of the same pairs in another order are equally good.
+    tables = np.exp(draw.normal(size=(60, 9, 8, 8)) * 1.5)
+    tables[..., [PAD, BOS]] = 0.0
+    tables[::2, ..., EOS] *= 3.0  # every other one ends early
+    tables /= tables.sum(axis=3, keepdims=True)
     recorded = record(tables, BeamSearch(width, alpha=0.7), 9)
     assert len(set(recorded.record.num_steps.tolist())) > 2  # some stop before others
     for row, table in enumerate(tables):
@@ -146,8 +150,8 @@ def test_the_tree_is_that_of_a_search_on_lists(width):
         for number, node in enumerate(tree.nodes):
             assert node.parent < number and node.step == len(paths[number]) - 1
             assert node.state == KEPT or number not in inner
-            last = (BOS, *paths[number][:-1])
-            log_prob = np.log(table[last, paths[number]]).sum()
+            steps, last = range(node.step + 1), (BOS, *paths[number][:-1])
+            log_prob = np.log(table[steps, last, paths[number]]).sum()
             assert node.log_prob == pytest.approx(log_prob, abs=1e-5)
         leaves = len(tree.nodes) - len(inner - {ROOT})
         assert leaves == sum(number not in inner for number in range(len(tree.nodes)))
