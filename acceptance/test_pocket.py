@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.coreference_attention import measure
 from jaxformer import Translator
-from jaxformer.data.builtin_corpus import coreference_pairs
+from jaxformer.data.builtin_corpus import coreference_pairs, coreference_sentences
 
 WORKDIR = Path("runs/pocket")
 
@@ -58,6 +59,12 @@ def test_pronouns_are_resolved(translator):
         if translation != french
     ]
     assert len(wrong) <= 5, "\n".join(wrong)
+
+
+def test_a_head_looks_at_the_noun_of_a_pronoun(translator):
+    best = measure(translator, coreference_sentences(200, seed=2026))[0]
+    print(f"layer {best.layer}, head {best.head}, {best.kind}: {best.right:.1%}")
+    assert best.right >= 0.8, best
 
 
 def test_python_of_the_readme():
