@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from jaxformer.config import DecodingConfig
 from jaxformer.decoding.engine import DecodingResult, Strategy, decode
+from jaxformer.decoding.lengths import length_bucket, longest_sentence
 from jaxformer.decoding.recording import Recorded, Recording
 from jaxformer.decoding.strategies import BeamSearch, Greedy
 from jaxformer.errors import InputError
@@ -27,7 +28,6 @@ from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
 from jaxformer.storage.identity import check_checkpoint
 from jaxformer.storage.workdir import Workdir
 
-LENGTH_BUCKETS = (16, 32, 64, 128, 256, 512, 1024)  # source tokens; longer ones double on
 ROW_BUCKETS = (1, 8, 32)  # sentences of a small batch; fuller ones take all rows the budget allows
 
 
@@ -223,7 +223,9 @@ class Translator:
 
     def _encode(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
         """Ids with EOS; nothing for a blank line. Lines over the limit are cut, and said so."""
-        limit = self.config.max_source_length
+        limit, set_by = self.config.max_source_length, "decoding.max_source_length"
+        if (longest := longest_sentence(self.model.config)) and longest < limit:
+            limit, set_by = longest, "model.max_length, the rows of learned positions"
         encoded = []
         for number, (line, ids) in enumerate(
             zip(lines, self.source_tokenizer.encode(list(lines)), strict=True), first_line
@@ -232,7 +234,7 @@ class Translator:
                 if is_first_process():
                     print(
                         f"warning: line {number} has {len(ids) + 1} tokens; only the first {limit} "
-                        "are translated (decoding.max_source_length)",
+                        f"are translated ({set_by})",
                         file=sys.stderr,
                     )
                 ids = ids[: limit - 1]
@@ -245,7 +247,7 @@ class Translator:
         """(source length, rows, members) of each batch: few shapes, so that few are compiled."""
         parts = 1 if self.mesh is None else batch_parts(self.mesh)
         while order:
-            length = length_bucket(len(encoded[order[0]]))
+            length = length_bucket(len(encoded[order[0]]), longest_sentence(self.model.config))
             fitting = [i for i in order if len(encoded[i]) <= length]
             most = max(1, self.config.tokens_per_batch // length)
             for start in range(0, len(fitting), most):
@@ -278,7 +280,8 @@ class Translator:
         return fetch(result, self.mesh)
 
     def _length_limit(self, source_length: int) -> int:
-        return int(self.config.max_length_factor * source_length) + self.config.max_length_extra
+        limit = int(self.config.max_length_factor * source_length) + self.config.max_length_extra
+        return min(limit, longest_sentence(self.model.config) or limit)
 
     def _hypotheses(self, result: DecodingResult, rows: int) -> list[list[Hypothesis]]:
         if not np.isfinite(result.scores[:rows, 0]).all():
@@ -305,17 +308,6 @@ class Translator:
                 ]
             )
         return found
-
-
-def length_bucket(length: int) -> int:
-    """The shortest source length that is compiled and holds `length` tokens."""
-    for bucket in LENGTH_BUCKETS:
-        if length <= bucket:
-            return bucket
-    bucket = LENGTH_BUCKETS[-1]
-    while bucket < length:
-        bucket *= 2
-    return bucket
 
 
 def abstract_params(model: Transformer) -> dict:

@@ -256,8 +256,12 @@ class Transformer(nn.Module):
           max_length: rows of the self-attention cache, in tokens.
           inputs_mask: bool `[B, S]`; None: all are tokens.
           num_hypotheses: W, decoded side by side for each sentence.
+
+        Raises:
+          InputError: there are fewer learned positions than `max_length`.
         """
         config = self.config
+        self._check_length(max_length)
         batch, source_length, _ = encoded.shape
         rows = batch * num_hypotheses
         shape = (rows, max_length, config.num_heads, config.head_dim)
@@ -288,6 +292,7 @@ class Transformer(nn.Module):
             table = self.source_embedding if side == "source" else self.target_embedding
         x = table(ids) * jnp.asarray(math.sqrt(config.d_model), jnp.dtype(config.dtype))
         if positions is None:
+            self._check_length(ids.shape[1])
             positions = jnp.arange(ids.shape[1], dtype=jnp.int32)[None] + offset
         if config.positions == "sinusoidal":
             encodings = encode_positions(positions, config.d_model)
@@ -298,6 +303,15 @@ class Transformer(nn.Module):
         if not deterministic and config.dropout_rate > 0.0:
             x = dropout(x, config.dropout_rate, self.make_rng("dropout"))
         return x, positions
+
+    def _check_length(self, length: int) -> None:
+        """Refuse what has no learned position; a row that the table lacks would be NaN."""
+        config = self.config
+        if config.positions == "learned" and length > config.max_length:
+            raise InputError(
+                f"{length} tokens are more than model.max_length={config.max_length} learned "
+                "positions; give fewer tokens or raise model.max_length"
+            )
 
     def _project(self, x: jax.Array) -> jax.Array:
         config = self.config

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.decoding.translator import Translator, length_bucket
+from jaxformer.decoding.lengths import length_bucket, longest_sentence
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.models.layers import TransformerLayer
 from jaxformer.models.transformer import Transformer
@@ -135,15 +136,13 @@ class ForcedModel:
         )
 
     def _padded(self, length: int) -> int:
-        config = self._model.config
-        if config.positions != "learned":
-            return length_bucket(length)
-        if length > config.max_length:
+        longest = longest_sentence(self._model.config)
+        if longest and length > longest:
             raise InputError(
-                f"a sentence of {length} tokens is longer than the {config.max_length} learned "
-                "positions of the model (model.max_length); give a shorter one"
+                f"a sentence of {length} tokens is longer than the {longest} learned positions of "
+                "the model (model.max_length); give a shorter one"
             )
-        return min(length_bucket(length), config.max_length)
+        return length_bucket(length, longest)
 
 
 def _cut(stations: dict[str, np.ndarray | None], length: int) -> dict[str, np.ndarray | None]:

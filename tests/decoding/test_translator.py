@@ -15,7 +15,6 @@ from jaxformer.decoding.translator import (
     Hypothesis,
     Translator,
     abstract_params,
-    length_bucket,
     make_strategy,
 )
 from jaxformer.errors import InputError
@@ -200,7 +199,18 @@ def test_a_translator_from_parts_needs_no_workdir(small_run, translator):
     assert own("one two") == "un deux"
 
 
-def test_length_buckets_hold_the_length_and_are_few():
-    assert [length_bucket(n) for n in (1, 16, 17, 1024, 1025, 5000)] == [
-        16, 16, 32, 1024, 2048, 8192,
-    ]  # fmt: skip
+def test_learned_positions_end_a_sentence_and_never_give_nan(translator, capsys):
+    config = dataclasses.replace(translator.model.config, positions="learned", max_length=9)
+    model = Transformer(config)
+    token = np.zeros((1, 1), np.int32)
+    few = Translator(
+        model,
+        model.init(jax.random.key(0), token, token)["params"],
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        translator.config,
+    )
+    hypotheses = few.translate(["one two", "one two " * 9])  # buckets of 16 tokens and more
+    assert [0 < each[0].num_tokens <= 9 for each in hypotheses] == [True, True]
+    warning = "only the first 9 are translated (model.max_length, the rows of learned positions)"
+    assert warning in capsys.readouterr().err
