@@ -11,12 +11,7 @@ from collections.abc import Callable
 from jaxformer.errors import InputError
 from jaxformer.parallel.distributed import gather, is_first_process
 
-__all__ = ["ask_first_process", "is_first_process", "of_first_process"]
-
-
-def of_first_process(value: int) -> int:
-    """The first process's `value`, in all of them."""
-    return gather(value)[0]
+__all__ = ["ask_first_process", "is_first_process"]
 
 
 def ask_first_process(question: Callable[[], int | None]) -> int | None:

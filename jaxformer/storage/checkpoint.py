@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from jaxformer.errors import InputError
-from jaxformer.storage.agreement import ask_first_process, is_first_process, of_first_process
+from jaxformer.parallel.distributed import barrier
+from jaxformer.storage.agreement import ask_first_process, is_first_process
 from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
 from jaxformer.storage.manifest import require_verified, write_manifest
 from jaxformer.storage.parameters import check_tree, import_orbax, load_params, save_params
@@ -286,7 +287,7 @@ class Checkpointer:
           InputError: the last save failed.
         """
         self._join()
-        of_first_process(0)  # has the manifest been written? the others may read it from now on
+        barrier()  # the first process has written the manifest; all may read it from now on
         if self._problem:
             raise InputError(self._problem)
 

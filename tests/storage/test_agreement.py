@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.errors import InputError
 from jaxformer.storage import agreement
-from jaxformer.storage.agreement import ask_first_process, of_first_process
+from jaxformer.storage.agreement import ask_first_process
 
 
 def refuse():
@@ -15,7 +15,6 @@ def refuse():
 
 def test_alone_it_is_a_plain_call():
     assert ask_first_process(lambda: 300) == 300 and ask_first_process(lambda: None) is None
-    assert of_first_process(7) == 7
     with pytest.raises(InputError, match="a bit is wrong in 300"):
         ask_first_process(refuse)
 
