@@ -22,6 +22,9 @@ SHARE_SENT = {
 BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
 # A TPU's reduce-scatter is a fusion of an all-reduce and the cut that follows.
 SCATTER_FUSION = "all-reduce-scatter"
+# What marks the first piece of a collective that is cut into pieces.
+CHAIN_START = 'custom_call_target="AsyncCollectiveStart"'
+CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 MESH_GROUPS = rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({IOTA}\))? ?\{{([^}}]*)\}}"
 
@@ -82,6 +85,7 @@ def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list
       ValueError: the text has no entry computation, or groups in an unknown notation.
     """
     computations, entry = read_computations(text)
+    starts = _chain_starts(computations)
     known: dict[str, collections.Counter] = {}
 
     def visit(name: str) -> collections.Counter:
@@ -90,7 +94,7 @@ def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list
             seen: set[tuple] = set()
             for instruction in computations.get(name, ()):
                 total.update(_own(instruction, devices))
-                total.update(_fused(instruction, computations, devices, seen))
+                total.update(_fused(instruction, computations, devices, seen, starts))
                 for called, times in _calls(instruction, computations, unknown_trips, visit):
                     for key, count in visit(called).items():
                         total[key] += count * times
@@ -149,27 +153,43 @@ def _own(instruction: Instruction, devices: int) -> collections.Counter:
     return collections.Counter({(kind, group, size): 1})
 
 
+def _chain_starts(computations) -> dict[str, str]:
+    """By channel, the computation that starts a chain; the pieces that follow may be in loops."""
+    return {
+        channel[1]: name
+        for name, instructions in computations.items()
+        if any(CHAIN_START in instruction.rest for instruction in instructions)
+        for instruction in instructions
+        if (channel := CHANNEL.search(instruction.rest))
+    }
+
+
 def _fused(
-    instruction: Instruction, computations, devices: int, seen: set[tuple]
+    instruction: Instruction, computations, devices: int, seen: set[tuple], starts: dict[str, str]
 ) -> collections.Counter:
     """Collectives within a fusion.
 
     A TPU runs a collective beside arithmetic in pieces: its start, some fusions and its end each
-    name it, with one channel. `seen` holds those of the calling computation so far.
+    name it, with one channel. Where the start is marked, in `starts`, it alone counts; else the
+    first of the calling computation, whose channels so far are `seen`.
     """
     total: collections.Counter = collections.Counter()
     called = re.search(r"\bcalls=%?([\w.\-]+)", instruction.rest)
     if instruction.opcode != "fusion" or not called:
         return total
     for inner in computations.get(called[1], ()):
-        total.update(_fused(inner, computations, devices, seen))
-        channel = re.search(r"\bchannel_id=(\d+)", inner.rest)
+        total.update(_fused(inner, computations, devices, seen, starts))
+        found = CHANNEL.search(inner.rest)
+        channel = found and found[1]
         for key in _own(inner, devices):
             if called[1].startswith(SCATTER_FUSION):
                 total["reduce-scatter", *key[1:]] += 1
-            elif not channel or (channel[1], key) not in seen:
+            elif starts.get(channel, called[1]) != called[1] or (channel, key) in seen:
+                continue
+            else:
                 total[key] += 1
-                seen.add((channel and channel[1], key))
+                if channel:
+                    seen.add((channel, key))
     return total
 
 

@@ -66,6 +66,22 @@ HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8
   ROOT %piece.4 = f32[16]{0} fusion(%q), kind=kCustom, calls=%piece
 }
 
+%start.6 (q: f32[2]) -> (f32[24], u32[]) {
+  %q = f32[2]{0} parameter(0)
+  %ag.6 = f32[24]{0} all-gather(%q), channel_id=10, replica_groups=[1,8]<=[8], dimensions={0}
+  ROOT %custom-call.1 = (f32[24]{0}, u32[]{:S(2)}) custom-call(%ag.6), custom_call_target="AsyncCollectiveStart"
+}
+
+%next.6 (q: f32[2]) -> f32[24] {
+  %q = f32[2]{0} parameter(0)
+  ROOT %ag.7 = f32[24]{0} all-gather(%q), channel_id=10, replica_groups=[1,8]<=[8], dimensions={0}
+}
+
+%long (s: (s32[], f32[24])) -> (s32[], f32[24]) {
+  %s = (s32[], f32[24]{0}) parameter(0)
+  ROOT %more = (s32[], f32[24]{0}) fusion(%s), kind=kCustom, calls=%next.6
+}
+
 ENTRY %main.3 (x: f32[8]) -> f32[8] {
   %x = f32[8]{0} parameter(0)
   %scatter = f32[2,4]{1,0:T(8,128)S(1)} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1
@@ -78,6 +94,9 @@ ENTRY %main.3 (x: f32[8]) -> f32[8] {
   %begin = (f32[16]{0}, u32[]{:S(2)}) fusion(%x), kind=kCustom, calls=%piece
   %beside = (f32[16]{0}, f32[8]{0}) fusion(%begin), kind=kCustom, calls=%both
   %end = f32[16]{0} fusion(%beside), kind=kCustom, calls=%piece
+  %chain = (f32[24]{0}, u32[]{:S(2)}) fusion(%x), kind=kCustom, calls=%start.6
+  %loop.4 = (s32[], f32[24]{0}) while(%chain), condition=%cond, body=%long, backend_config={"known_trip_count":{"n":"6"}}
+  %chained = f32[24]{0} fusion(%loop.4), kind=kCustom, calls=%next.6
   %alone = f32[8]{0} all-reduce(%x), replica_groups=[8,1]<=[8], to_apply=%add
   %loop = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"6"}}
   %loop.2 = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body
@@ -95,6 +114,7 @@ def test_each_collective_of_a_program_is_found_as_often_as_it_runs():
         Collective("reduce-scatter", EVERY, 16 * 4 * 4, 2),
         Collective("all-gather", (0, 1, 2, 3), 8 * 4, 2),  # async-start, all-gather-start
         Collective("all-gather", EVERY, 16 * 4, 1),  # in three pieces
+        Collective("all-gather", EVERY, 24 * 4, 1),  # its pieces are in a loop
         Collective("all-reduce", EVERY, 8 * 4 + 6 * 2, 1),
         Collective("collective-permute", (0, 4), 8 * 4, 6 + 3 + 5),
         Collective("all-reduce", (0, 1), 8 * 4, 1),
