@@ -194,11 +194,12 @@ class Soak:
         if kind == "start-up":
             moment = start.began + self._random.uniform(0.0, self._start_up)
             return start.wait_for(lambda: time.monotonic() >= moment)
-        if kind == "save":
-            return start.wait_for(lambda: start.reached and is_saving(workdir))
         start.wait_for(lambda: start.resumed is not None)
-        step = (start.resumed or 0) + self._random.randint(1, SAVE_EVERY + 2)
+        # A save ends before the next one begins: from its tenth step on a start leaves a newer one.
+        step = (start.resumed or 0) + self._random.randint(1, 4 * SAVE_EVERY)
         found = start.wait_for(lambda: start.reached >= step)
+        if kind == "save":
+            return start.wait_for(lambda: is_saving(workdir))
         time.sleep(self._random.uniform(0.0, 0.02))
         return found
 

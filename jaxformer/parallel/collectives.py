@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.parallel.hlo_text import Instruction, read_computations, shape_bytes, trip_count
+
 # Bytes that a device sends with a ring algorithm, over the bytes of the whole array; n devices.
 SHARE_SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
@@ -19,7 +21,6 @@ SHARE_SENT = {
     "collective-permute": lambda n: 1.0,
     "collective-broadcast": lambda n: 1.0,
 }
-BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
 # A TPU's reduce-scatter is a fusion of an all-reduce and the cut that follows.
 SCATTER_FUSION = "all-reduce-scatter"
 # What marks the first piece of a collective that is cut into pieces.
@@ -60,15 +61,6 @@ class Collective(NamedTuple):
         )
 
 
-class Instruction(NamedTuple):
-    """A line of a computation: `%name = shape opcode(operands), attributes`."""
-
-    name: str
-    shape: str
-    opcode: str
-    rest: str
-
-
 def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list[Collective]:
     """The collectives of one call of a program, those in loops as often as the loop runs.
 
@@ -102,41 +94,6 @@ def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list
 
     found = [Collective(*key, count) for key, count in visit(entry).items()]
     return sorted(found, key=lambda c: (-c.sent, c.kind, c.group, c.size))
-
-
-def read_computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    """Instructions by the name of their computation, and the name of the entry."""
-    computations: dict[str, list[Instruction]] = {}
-    entry, lines = "", []
-    for line in text.split("\n"):
-        if header := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{\s*$", line):
-            computations[header[2]] = lines = []
-            entry = header[2] if header[1] else entry
-        elif instruction := _read_instruction(line):
-            lines.append(instruction)
-    if not entry:
-        raise ValueError("the text of the program has no ENTRY computation")
-    return computations, entry
-
-
-def _read_instruction(line: str) -> Instruction | None:
-    start = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = ", line)
-    if not start:
-        return None
-    rest = line[start.end() :]
-    end = _closing(rest) + 1 if rest.startswith("(") else rest.find(" ")
-    call = re.match(r"\s*([\w\-]+)\(", rest[end:])
-    return Instruction(start[1], rest[:end], call[1], rest[end + call.end() :]) if call else None
-
-
-def _closing(text: str) -> int:
-    """Index of the parenthesis that closes the one `text` begins with."""
-    depth = 0
-    for index, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if not depth:
-            return index
-    return len(text)
 
 
 def _own(instruction: Instruction, devices: int) -> collections.Counter:
@@ -198,7 +155,7 @@ def _calls(instruction: Instruction, computations, unknown_trips: int, visit):
     rest, opcode = instruction.rest, instruction.opcode
     if opcode == "while":
         body = re.search(r"\bbody=%?([\w.\-]+)", rest)[1]
-        yield body, _trip_count(rest, computations) or unknown_trips
+        yield body, trip_count(rest, computations) or unknown_trips
     elif opcode == "conditional":
         listed = re.search(r"\bbranch_computations=\{([^}]*)\}", rest)
         names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
@@ -210,35 +167,6 @@ def _calls(instruction: Instruction, computations, unknown_trips: int, visit):
         yield max(names, key=sent), 1  # only one runs: the dearest
     elif opcode in ("call", "async-start"):
         yield re.search(r"\b(?:calls|to_apply)=%?([\w.\-]+)", rest)[1], 1
-
-
-def _trip_count(rest: str, computations) -> int | None:
-    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on."""
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest):
-        return int(known[1])
-    condition = computations.get(re.search(r"\bcondition=%?([\w.\-]+)", rest)[1], ())
-    constants = {
-        line.name: int(value[1])
-        for line in condition
-        if line.opcode == "constant" and (value := re.match(r"(\d+)\)", line.rest))
-    }
-    for line in condition:
-        compared = re.match(r"[^,]*, [^,)]*?%?([\w.\-]+)\), direction=LT", line.rest)
-        if line.opcode == "compare" and compared:
-            return constants.get(compared[1])
-    return None
-
-
-def shape_bytes(shape: str) -> list[int]:
-    """Bytes of each array of a shape such as `(f32[8,4]{1,0:T(8,128)}, bf16[])`."""
-    return [
-        -(-_bits(dtype) * math.prod(int(n) for n in re.findall(r"\d+", sizes)) // 8)
-        for dtype, sizes in re.findall(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]", shape)
-    ]
-
-
-def _bits(dtype: str) -> int:
-    return BITS[dtype] if dtype in BITS else int(re.search(r"\d+", dtype)[0])
 
 
 def read_group(attributes: str, devices: int) -> tuple[int, ...]:

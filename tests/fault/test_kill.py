@@ -29,6 +29,7 @@ def test_twenty_kills_at_random_moments_change_nothing(soak, tmp_path, capsys):
     assert len(kills) == 20, text
     phases = collections.Counter(kill.phase for kill in kills)
     assert phases["save"] >= 3 and phases["step"] >= 2 and phases["start-up"] >= 1, text
+    assert len({kill.complete for kill in kills}) >= 4, text  # it got on between the kills
     assert killed == whole, text
     # Every step is logged once, with the figures that it has without kills: none is left out.
     assert [row[0] for row in outcome.figures[1]] == list(range(1, 201))

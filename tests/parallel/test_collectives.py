@@ -6,7 +6,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer.config import MeshConfig
-from jaxformer.parallel.collectives import Collective, read_collectives, read_group, shape_bytes
+from jaxformer.parallel.collectives import Collective, read_collectives, read_group
+from jaxformer.parallel.hlo_text import shape_bytes
 from jaxformer.parallel.mesh import make_mesh
 
 PROGRAM = """\
@@ -45,6 +46,17 @@ HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8
   %end.2 = s32[]{:T(128)} constant(5)
   %count = s32[]{:T(128)} get-tuple-element(%s), index=0
   ROOT %lt = pred[]{:T(512)} compare(%count, %end.2), direction=LT
+}
+
+%twice (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %by.2 = s32[]{:T(128)} constant(2)
+  %count.2 = s32[]{:T(128)} get-tuple-element(%s), index=0
+  %other = s32[]{:T(128)} add(%count.2, %count.2)
+  %more.2 = s32[]{:T(128)} add(%count.2, %by.2), metadata={op_name="a, b)"}
+  %y = f32[8]{0} get-tuple-element(%s), index=1
+  %moved.2 = f32[8]{0} collective-permute(%y), source_target_pairs={{2,3},{3,2}}
+  ROOT %next.2 = (s32[], /*index=1*/f32[8]{0}) tuple(%more.2, /*index=1*/%moved.2)
 }
 
 %cheap (z: f32[8]) -> f32[8] {
@@ -101,6 +113,7 @@ ENTRY %main.3 (x: f32[8]) -> f32[8] {
   %loop = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"6"}}
   %loop.2 = (s32[], f32[8]{0}) while(%x), condition=%cond, body=%body
   %loop.3 = (s32[], f32[8]{0}) while(%x), condition=%counted, body=%body
+  %loop.5 = (s32[], f32[8]{0}) while(%x), condition=%counted, body=%twice
   ROOT %chosen = f32[8]{0} conditional(%x, %x), branch_computations={%cheap, %dear}
 }
 """  # noqa: E501
@@ -117,6 +130,7 @@ def test_each_collective_of_a_program_is_found_as_often_as_it_runs():
         Collective("all-gather", EVERY, 24 * 4, 1),  # its pieces are in a loop
         Collective("all-reduce", EVERY, 8 * 4 + 6 * 2, 1),
         Collective("collective-permute", (0, 4), 8 * 4, 6 + 3 + 5),
+        Collective("collective-permute", (2, 3), 8 * 4, 3),  # counts 0, 2, 4 up to 5
         Collective("all-reduce", (0, 1), 8 * 4, 1),
     }
     assert [one.sent for one in found] == sorted((one.sent for one in found), reverse=True)
