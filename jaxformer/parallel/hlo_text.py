@@ -1,0 +1,108 @@
+"""XLA's text of a compiled program: computations, their instructions, and how often a loop runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
+
+
+class Instruction(NamedTuple):
+    """A line of a computation: `%name = shape opcode(operands), attributes`."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+
+def read_computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """Instructions by the name of their computation, and the name of the entry."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, lines = "", []
+    for line in text.split("\n"):
+        if header := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{\s*$", line):
+            computations[header[2]] = lines = []
+            entry = header[2] if header[1] else entry
+        elif instruction := _read_instruction(line):
+            lines.append(instruction)
+    if not entry:
+        raise ValueError("the text of the program has no ENTRY computation")
+    return computations, entry
+
+
+def _read_instruction(line: str) -> Instruction | None:
+    start = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = ", line)
+    if not start:
+        return None
+    rest = line[start.end() :]
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.find(" ")
+    call = re.match(r"\s*([\w\-]+)\(", rest[end:])
+    return Instruction(start[1], rest[:end], call[1], rest[end + call.end() :]) if call else None
+
+
+def _closing(text: str) -> int:
+    """Index of the parenthesis that closes the one `text` begins with."""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if not depth:
+            return index
+    return len(text)
+
+
+def trip_count(rest: str, computations) -> int | None:
+    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on."""
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest):
+        return int(known[1])
+    names = (re.search(rf"\b{part}=%?([\w.\-]+)", rest)[1] for part in ("condition", "body"))
+    condition, body = (computations.get(name, ()) for name in names)
+    constants = _constants(condition)
+    for line in condition:
+        if line.opcode == "compare" and "direction=LT" in line.rest:
+            counter, end = _operands(line)
+            if end in constants:
+                return -(-constants[end] // _increment(counter, condition, body))
+    return None
+
+
+def _constants(computation) -> dict[str, int]:
+    return {
+        line.name: int(value[1])
+        for line in computation
+        if line.opcode == "constant" and (value := re.match(r"(\d+)\)", line.rest))
+    }
+
+
+def _increment(counter: str, condition, body) -> int:
+    """What an iteration adds to a loop's counter: as often as XLA has unrolled the loop."""
+    place = re.search(r"\bindex=(\d+)", {line.name: line for line in condition}[counter].rest)
+    values = _operands(body[-1]) if body else []  # of the next iteration
+    if not place or int(place[1]) >= len(values):
+        return 1
+    following = {line.name: line for line in body}.get(values[int(place[1])])
+    if following is None or following.opcode != "add":
+        return 1
+    constants = _constants(body)
+    return next((constants[name] for name in _operands(following) if name in constants), 1)
+
+
+def _operands(instruction: Instruction) -> list[str]:
+    """Names of what an instruction is applied to."""
+    return re.findall(
+        r"([\w.\-]+)(?:,|$)", instruction.rest[: _closing("(" + instruction.rest) - 1]
+    )
+
+
+def shape_bytes(shape: str) -> list[int]:
+    """Bytes of each array of a shape such as `(f32[8,4]{1,0:T(8,128)}, bf16[])`."""
+    return [
+        -(-_bits(dtype) * math.prod(int(n) for n in re.findall(r"\d+", sizes)) // 8)
+        for dtype, sizes in re.findall(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]", shape)
+    ]
+
+
+def _bits(dtype: str) -> int:
+    return BITS[dtype] if dtype in BITS else int(re.search(r"\d+", dtype)[0])
