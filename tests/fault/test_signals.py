@@ -65,7 +65,7 @@ def before(owner, name, number=signal.SIGTERM):
 PHASES = {
     "step": (lambda patch: send_signal_after(patch, 2, signal.SIGTERM), 2),
     "evaluation": (before(Evaluator, "corpus_loss"), EVAL_EVERY),
-    "decoding": (before(Translator, "_run"), EVAL_EVERY),
+    "decoding": (before(Translator, "_search"), EVAL_EVERY),
     "save": (before(Checkpointer, "save"), SAVE_EVERY + 1),
     "commit": (before(checkpoint, "write_manifest"), None),  # in another thread: any step
 }
