@@ -102,6 +102,11 @@ class TransformerConfig:
     def output_vocab_size(self) -> int:
         return self.target_vocab_size or self.vocab_size
 
+    @property
+    def position_limit(self) -> int | None:
+        """Tokens of the longest sequence that there are positions for; None: of any."""
+        return self.max_length if self.positions == "learned" else None
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -109,6 +109,12 @@ def test_what_cannot_work_is_refused(cls, values, message):
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_only_learned_positions_have_an_end():
+    assert TransformerConfig(positions="learned", max_length=100).position_limit == 100
+    for positions in ("sinusoidal", "rotary"):
+        assert TransformerConfig(positions=positions, max_length=100).position_limit is None
+
+
 def test_configurations_are_immutable_values():
     assert Config() == Config() and hash(TransformerConfig()) == hash(TransformerConfig())
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from jaxformer.config import DecodingConfig
 from jaxformer.decoding.engine import DecodingResult, Strategy, decode
-from jaxformer.decoding.lengths import length_bucket, longest_sentence
+from jaxformer.decoding.lengths import length_bucket
 from jaxformer.decoding.recording import Recorded, Recording
 from jaxformer.decoding.strategies import BeamSearch, Greedy
 from jaxformer.errors import InputError
@@ -224,7 +224,7 @@ class Translator:
     def _encode(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
         """Ids with EOS; nothing for a blank line. Lines over the limit are cut, and said so."""
         limit, set_by = self.config.max_source_length, "decoding.max_source_length"
-        if (longest := longest_sentence(self.model.config)) and longest < limit:
+        if (longest := self.model.config.position_limit) and longest < limit:
             limit, set_by = longest, "model.max_length, the rows of learned positions"
         encoded = []
         for number, (line, ids) in enumerate(
@@ -247,7 +247,7 @@ class Translator:
         """(source length, rows, members) of each batch: few shapes, so that few are compiled."""
         parts = 1 if self.mesh is None else batch_parts(self.mesh)
         while order:
-            length = length_bucket(len(encoded[order[0]]), longest_sentence(self.model.config))
+            length = length_bucket(len(encoded[order[0]]), self.model.config.position_limit)
             fitting = [i for i in order if len(encoded[i]) <= length]
             most = max(1, self.config.tokens_per_batch // length)
             for start in range(0, len(fitting), most):
@@ -281,7 +281,7 @@ class Translator:
 
     def _length_limit(self, source_length: int) -> int:
         limit = int(self.config.max_length_factor * source_length) + self.config.max_length_extra
-        return min(limit, longest_sentence(self.model.config) or limit)
+        return min(limit, self.model.config.position_limit or limit)
 
     def _hypotheses(self, result: DecodingResult, rows: int) -> list[list[Hypothesis]]:
         if not np.isfinite(result.scores[:rows, 0]).all():

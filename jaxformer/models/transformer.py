@@ -306,11 +306,11 @@ class Transformer(nn.Module):
 
     def _check_length(self, length: int) -> None:
         """Refuse what has no learned position; a row that the table lacks would be NaN."""
-        config = self.config
-        if config.positions == "learned" and length > config.max_length:
+        limit = self.config.position_limit
+        if limit is not None and length > limit:
             raise InputError(
-                f"{length} tokens are more than model.max_length={config.max_length} learned "
-                "positions; give fewer tokens or raise model.max_length"
+                f"{length} tokens are more than model.max_length={limit} learned positions; give "
+                "fewer tokens or raise model.max_length"
             )
 
     def _project(self, x: jax.Array) -> jax.Array:

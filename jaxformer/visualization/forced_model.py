@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.decoding.lengths import length_bucket, longest_sentence
+from jaxformer.decoding.lengths import length_bucket
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.models.layers import TransformerLayer
@@ -136,7 +136,7 @@ class ForcedModel:
         )
 
     def _padded(self, length: int) -> int:
-        longest = longest_sentence(self._model.config)
+        longest = self._model.config.position_limit
         if longest and length > longest:
             raise InputError(
                 f"a sentence of {length} tokens is longer than the {longest} learned positions of "

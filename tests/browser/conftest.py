@@ -3,12 +3,22 @@
 import os
 import shutil
 
+import numpy as np
 import pytest
 from report_example import example_report
 
 from jaxformer.visualization.page import render_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+UNPACKED = """async ([sentence, side, name]) => {
+  const packed = jaxformer.report.sentences[sentence][side][name];
+  const { shape, values } = await jaxformer.unpack(packed);
+  return { shape, values: Array.from(values) };
+}"""
+ARRAYS = {
+    "encoder": ("embedding", "positions", "sum", "layers", "attention"),
+    "decoder": ("embedding", "positions", "sum", "layers", "self_attention", "cross_attention"),
+}
 TIMEOUT = 120_000  # milliseconds; generous, for machines that do other work too
 
 
@@ -76,3 +86,19 @@ def open_report(chromium, tmp_path):
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def check_arrays():
+    """check_arrays(page, number, expected): of sentence `number`; `expected(side, name)` is one."""
+
+    def check(page, number, expected):
+        for side, names in ARRAYS.items():
+            for name in names:
+                found = page.evaluate(UNPACKED, [number, side, name])
+                values = np.array(found["values"]).reshape(found["shape"])
+                np.testing.assert_allclose(values, expected(side, name), atol=1e-6, rtol=0)
+                if "attention" in name:
+                    np.testing.assert_allclose(values.sum(-1), 1.0, atol=1e-6)
+
+    return check

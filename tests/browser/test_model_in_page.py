@@ -11,21 +11,12 @@ from jaxformer.visualization.trace import trace_sentence
 pytestmark = pytest.mark.browser
 
 HOSTILE = '</script><script>window.harmed = 1</script> "the" שלום e\u0301 👩\u200d👧'
-UNPACKED = """async ([sentence, side, name]) => {
-  const packed = jaxformer.report.sentences[sentence][side][name];
-  const { shape, values } = await jaxformer.unpack(packed);
-  return { shape, values: Array.from(values) };
-}"""
-ARRAYS = {
-    "encoder": ("embedding", "positions", "sum", "layers", "attention"),
-    "decoder": ("embedding", "positions", "sum", "layers", "self_attention", "cross_attention"),
-}
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"norm": "pre", "positions": "rotary"}], ids=["post_norm", "pre_norm_rotary"]
 )
-def test_page_shows_what_the_model_computed(open_report, parameters_of, changes):
+def test_page_shows_what_the_model_computed(open_report, check_arrays, parameters_of, changes):
     config = small_model(**changes)
     translator = make_translator(parameters_of, config)
     lines = [TEXT, HOSTILE]
@@ -38,14 +29,7 @@ def test_page_shows_what_the_model_computed(open_report, parameters_of, changes)
             page.locator("dd.source", has_text="window.harmed").wait_for()
         shown = page.locator("#sentence dd").evaluate_all("all => all.map((d) => d.textContent)")
         assert shown == [line, translator(line), "le chat dort"]
-        for side, names in ARRAYS.items():
-            for name in names:
-                found = page.evaluate(UNPACKED, [number, side, name])
-                values = np.array(found["values"]).reshape(found["shape"])
-                expected = np.asarray(getattr(getattr(trace, side), name))
-                np.testing.assert_allclose(values, expected, atol=1e-6, rtol=0)
-                if "attention" in name:
-                    np.testing.assert_allclose(values.sum(-1), 1.0, atol=1e-6)
+        check_arrays(page, number, lambda side, name, t=trace: getattr(getattr(t, side), name))
         log_probs = page.locator("#next-piece .chip").evaluate_all(
             "chips => chips.map((chip) => Number(chip.dataset.logProb))"
         )

@@ -9,16 +9,6 @@ from jaxformer.visualization.packed_arrays import unpack
 
 pytestmark = pytest.mark.browser
 
-UNPACKED = """async ([sentence, side, name]) => {
-  const packed = jaxformer.report.sentences[sentence][side][name];
-  const { shape, values } = await jaxformer.unpack(packed);
-  return { shape, values: Array.from(values) };
-}"""
-ARRAYS = {
-    "encoder": ("embedding", "positions", "sum", "layers", "attention"),
-    "decoder": ("embedding", "positions", "sum", "layers", "self_attention", "cross_attention"),
-}
-
 
 def lines(page, selector=""):
     """(head, row, column, weight) of the lines that are drawn."""
@@ -38,16 +28,10 @@ def texts(locator):
     return locator.evaluate_all("all => all.map(one => one.textContent)")
 
 
-def test_every_array_in_the_page_is_the_array_of_the_report(open_report, report):
+def test_every_array_in_the_page_is_the_array_of_the_report(open_report, check_arrays, report):
     page = open_report(report)
     for number, sentence in enumerate(report["sentences"]):
-        for side, names in ARRAYS.items():
-            for name in names:
-                found = page.evaluate(UNPACKED, [number, side, name])
-                values = np.array(found["values"]).reshape(found["shape"])
-                np.testing.assert_allclose(values, unpack(sentence[side][name]), atol=1e-6, rtol=0)
-                if "attention" in name:
-                    np.testing.assert_allclose(values.sum(-1), 1.0, atol=1e-6)
+        check_arrays(page, number, lambda side, name, s=sentence: unpack(s[side][name]))
 
 
 def test_heading_and_stations_say_what_the_report_says(open_report, report):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jaxformer.decoding.lengths import length_bucket, longest_sentence
-from jaxformer.model_config import TransformerConfig
+from jaxformer.decoding.lengths import length_bucket
 
 
 def test_length_buckets_hold_the_length_and_are_few():
@@ -15,9 +14,3 @@ def test_length_buckets_hold_the_length_and_are_few():
 @pytest.mark.parametrize(("length", "bucket"), [(1, 16), (17, 32), (65, 100), (100, 100)])
 def test_no_bucket_is_longer_than_the_model_can_take(length, bucket):
     assert length_bucket(length, 100) == bucket
-
-
-def test_only_learned_positions_have_an_end():
-    assert longest_sentence(TransformerConfig(positions="learned", max_length=100)) == 100
-    for positions in ("sinusoidal", "rotary"):
-        assert longest_sentence(TransformerConfig(positions=positions, max_length=100)) is None
