@@ -25,11 +25,27 @@ from jaxformer.models.transformer import Transformer  # noqa: E402
 from jaxformer.parallel.mesh import make_mesh  # noqa: E402
 from jaxformer.training.loop import train  # noqa: E402
 
+# Files that take minutes: begun last, one worker would run them while the other waits.
+LONGEST = (
+    "fault/test_two_processes.py",
+    "fault/test_kill.py",
+    "test_tour.py",
+    "test_train_script.py",
+    "test_bad_input.py",
+)
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def pytest_collection_modifyitems(items):
+    """Put the longest files first, in the order of `LONGEST`."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -79,6 +79,14 @@ class Checkpointer:
         metrics = ocp.JsonCheckpointHandler(filename="metrics")
         for arguments in (ocp.args.JsonSave, ocp.args.JsonRestore):
             registry.add("metrics", arguments, metrics)
+        # Compression takes half of the work of a save and saves 7 % of the disk.
+        writer, reader = (
+            ocp.PyTreeCheckpointHandler(use_compression=False),
+            ocp.StandardCheckpointHandler(),
+        )
+        for name in ("params", "optimizer", "ema"):
+            registry.add(name, ocp.args.PyTreeSave, writer)
+            registry.add(name, ocp.args.StandardRestore, reader)
         self._orbax = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(handler_registry=registry)
         )
@@ -163,12 +171,12 @@ class Checkpointer:
             raise RuntimeError(f"there is already a checkpoint in {folder}")
         args = self._ocp.args
         items = {
-            "params": args.StandardSave(state.params),
-            "optimizer": args.StandardSave({"step": state.step, "opt_state": state.opt_state}),
+            "params": args.PyTreeSave(state.params),
+            "optimizer": args.PyTreeSave({"step": state.step, "opt_state": state.opt_state}),
             "meta": args.JsonSave(json.loads(json.dumps(meta))),  # written later: not to change
         }
         if state.ema_params is not None:
-            items["ema"] = args.StandardSave(state.ema_params)
+            items["ema"] = args.PyTreeSave(state.ema_params)
         if metrics is not None:
             items["metrics"] = args.JsonSave(metrics)
         needed = checkpoint_bytes(state)

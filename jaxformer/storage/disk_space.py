@@ -12,7 +12,7 @@ import jax
 
 from jaxformer.errors import InputError
 
-# Of the arrays' bytes. Files hold them compressed, mostly 7 % smaller, and orbax's own notes.
+# Of the arrays' bytes, which the files hold as they are; orbax adds its own notes.
 MARGIN = 0.02
 NOTES_BYTES = 1 << 20
 

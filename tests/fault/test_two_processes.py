@@ -17,7 +17,7 @@ from jaxformer.storage.checkpoint import list_steps, load_params
 from jaxformer.storage.workdir import Workdir
 
 pytestmark = pytest.mark.fault
-STEPS, SAVE_EVERY = 200, 50
+STEPS, SAVE_EVERY = 80, 20
 WITHIN = 40.0  # seconds in which the loss of a process ends the others
 FIGURES = ("BLEU", "chrF", "loss", "perplexity", "accuracy")
 LOST = r"error: process {} \(\S+, pid {}\) is lost, at step [\d,]+ when last heard \({}"
@@ -78,7 +78,7 @@ def test_the_builtin_corpus_is_learnt_as_by_one_process(folder, compiled_program
     changes = dict(
         data__source="builtin", data__num_pairs=1000, data__max_length=64,
         tokenizer__vocab_size=500, training__num_steps=40, training__log_every=5,
-        training__eval_every=20, training__eval_sentences=32, decoding__beam_size=1,
+        training__eval_every=40, training__eval_sentences=32, decoding__beam_size=1,
     )  # fmt: skip
     file = write_config_file(folder / "builtin.py", folder, folder / "cache", **changes)
     command = [ROOT / "train.py", f"--config={file}"]
@@ -146,7 +146,7 @@ def test_sigkill_of_one_ends_the_other_which_names_it(
 ):
     workdir, other = folder / f"killed {killed}" / "run", 1 - killed
     with Job([*numbers, f"--workdir={workdir}"], workdir.parent, compiled_programs) as job:
-        job.wait_for(f"step {SAVE_EVERY + 20}/")
+        job.wait_for(f"step {SAVE_EVERY + 10}/")
         job.signal(killed, signal.SIGKILL)
         since = time.monotonic()
         assert job.wait(other) == [71], job.text(other)
