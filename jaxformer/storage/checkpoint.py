@@ -15,7 +15,13 @@ from jaxformer.parallel.distributed import barrier
 from jaxformer.storage.agreement import ask_first_process, is_first_process
 from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
 from jaxformer.storage.manifest import require_verified, write_manifest
-from jaxformer.storage.parameters import check_tree, import_orbax, load_params, save_params
+from jaxformer.storage.parameters import (
+    array_writer,
+    check_tree,
+    import_orbax,
+    load_params,
+    save_params,
+)
 from jaxformer.storage.retention import (
     MINIMUM,
     clear_unfinished,
@@ -79,11 +85,7 @@ class Checkpointer:
         metrics = ocp.JsonCheckpointHandler(filename="metrics")
         for arguments in (ocp.args.JsonSave, ocp.args.JsonRestore):
             registry.add("metrics", arguments, metrics)
-        # Compression takes half of the work of a save and saves 7 % of the disk.
-        writer, reader = (
-            ocp.PyTreeCheckpointHandler(use_compression=False),
-            ocp.StandardCheckpointHandler(),
-        )
+        writer, reader = array_writer(), ocp.StandardCheckpointHandler()
         for name in ("params", "optimizer", "ema"):
             registry.add(name, ocp.args.PyTreeSave, writer)
             registry.add(name, ocp.args.StandardRestore, reader)

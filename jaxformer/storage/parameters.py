@@ -27,6 +27,11 @@ def import_orbax():
     return orbax.checkpoint
 
 
+def array_writer():
+    """Orbax's handler for arrays without compression: half of the work of a save, 8 % more disk."""
+    return import_orbax().PyTreeCheckpointHandler(use_compression=False)
+
+
 def load_params(path: Path, abstract: dict, *, ema: bool = True) -> dict:
     """Parameters of one checkpoint folder, verified: the moving average where there is one.
 
@@ -75,8 +80,8 @@ def save_params(path: Path, params: dict, texts: Mapping[str, str] | None = None
     ocp = import_orbax()
     path = path.absolute()
     require_space(path, checkpoint_bytes(params))
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        checkpointer.save(path / "params", args=ocp.args.StandardSave(params))
+    with ocp.Checkpointer(array_writer()) as checkpointer:
+        checkpointer.save(path / "params", args=ocp.args.PyTreeSave(params))
     for name, text in (texts or {}).items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text, "utf-8")
