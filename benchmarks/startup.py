@@ -59,18 +59,22 @@ def start_training(config_file: str, workdir: str, started: float) -> None:
     values = runpy.run_path(config_file)["get_config"]().to_dict()
     values["training"]["save_every"] = 1  # before it saves, the loop waits for the step
     configure_backend()
+
+    import jax
+
     watch.lap("imports")
     watch.watch(setup, "load_or_train", "tokenizer")
     watch.watch(setup, "prepare_corpus", "corpus")
     watch.watch(loop, "check_memory", "compiling")
     watch.watch(loop, "restore_or_create", "state")
 
-    def end(*_):
+    def end(self, step, state):
+        jax.block_until_ready(state)
         watch.lap("first step")
         print(json.dumps(watch.seconds), flush=True)
         os._exit(0)
 
-    recorder.check_finite = end
+    recorder.Recorder.settle = end
     loop.train(Config.from_dict(values), workdir)
 
 

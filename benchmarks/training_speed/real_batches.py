@@ -112,7 +112,7 @@ class RealBatches:
 
         from jaxformer.training.metrics import IntervalSums
 
-        sums = IntervalSums(lambda step: False)
+        sums = IntervalSums(ends=lambda step: False, each=lambda step, values: None)
         started = time.perf_counter()
         for step in range(steps):
             self.state, step_sums = self.run.train_step(self.state, take(), self.key)

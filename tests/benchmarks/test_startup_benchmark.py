@@ -5,6 +5,7 @@ import types
 from pathlib import Path
 
 import pytest
+from training_run import write_config_file, write_corpus
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "startup.py"
 
@@ -37,6 +38,16 @@ def test_stages_add_up_to_the_time_passed(benchmark, monkeypatch):
     expected = {"imports": 2.0, "set-up": 1.0, "corpus": 12.0, "first step": 16.0}
     assert {stage: s for stage, s in watch.seconds.items() if s} == expected
     assert set(expected) < set(benchmark.STAGES)
+
+
+def test_a_start_ends_at_its_first_step(benchmark, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the config file
+    corpus = write_corpus(tmp_path / "corpus")
+    config = write_config_file(tmp_path / "config.py", corpus, tmp_path / "cache")
+    seconds = benchmark.measure(str(config), tmp_path, "cold")
+    assert list(seconds) == list(benchmark.STAGES)
+    assert all(seconds[stage] > 0.0 for stage in benchmark.STAGES)
+    assert not list((tmp_path / "cold" / "checkpoints").iterdir())
 
 
 def test_the_table_has_both_starts(benchmark, monkeypatch, capsys):

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from training_run import change
 
 from jaxformer.model_config import TransformerConfig
+from jaxformer.training.setup import prepare_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -46,6 +48,18 @@ def test_jaxformer_side_trains(part, monkeypatch):
     assert trainer.parameters == 640 + 3 * 4 * (16**2 + 16) + 2 * (2 * 16 * 32 + 48) + 5 * 32
     losses = [trainer.run(1), trainer.run(1)]
     assert 3.0 < losses[1] < 6.0 and losses[0] != losses[1]
+
+
+def test_batches_from_the_loader_and_held_ones_train(part, small_run, one_device, tmp_path):
+    prepared = prepare_run(change(small_run.config, training__num_steps=8), tmp_path)
+    real = part("real_batches").RealBatches(prepared)
+    held = real.next_on_device(2)
+    seconds = part("real_batches").measure_rounds(real, rounds=2, steps=2)
+    real.loader.close()
+    assert all(len(values) == 2 and min(values) > 0.0 for values in seconds.values())
+    assert real.step == 4 and real.fetching > 0.0
+    # 2 to compile the shape, and in each round 2 from each of three sources
+    assert len(held) == 2 and int(real.state.step) == 2 + 2 * 2 * 3
 
 
 def test_step_flops_of_one_multiply_add_each(part):
