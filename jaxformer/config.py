@@ -39,7 +39,7 @@ class DataConfig:
     num_pairs: int = 60_000  # builtin only: training pairs to generate
     max_length: int = 256  # tokens a side with EOS; longer training pairs are dropped and counted
     max_length_ratio: float = 0.0  # drop pairs with one side longer by this factor; 0: keep all
-    batching: str = "buckets"  # buckets (one pair a row, few lengths) or packed (many a row)
+    batching: str = "auto"  # buckets (one pair a row, few lengths), packed (many a row), or auto
     tokens_per_batch: int = 4096  # rows x length, a side, padding included, over all devices
     num_buckets: int = 6  # compiled shapes at most, for batching=buckets
     window_pairs: int = 8_000_000  # pairs planned and shuffled at a time; bounds the memory
@@ -48,7 +48,7 @@ class DataConfig:
 
     def __post_init__(self):
         check_choice("data.source", self.source, ("builtin", "text", "tfds"))
-        check_choice("data.batching", self.batching, ("buckets", "packed"))
+        check_choice("data.batching", self.batching, ("auto", "buckets", "packed"))
         if self.source == "text" and not self.root:
             raise InputError("data.root is empty; data.source='text' needs the folder of the files")
         if self.source == "tfds" and not self.name:
@@ -67,6 +67,12 @@ class DataConfig:
                 f"data.tokens_per_batch={self.tokens_per_batch} cannot hold one sentence of "
                 f"data.max_length={self.max_length}; raise the first or lower the second"
             )
+
+    def for_platform(self, platform: str) -> DataConfig:
+        """With `batching=auto` decided: packed on a TPU, whose attention kernel wants long rows."""
+        if self.batching != "auto":
+            return self
+        return dataclasses.replace(self, batching="packed" if platform == "tpu" else "buckets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +116,7 @@ class OptimizerConfig:
     momentum: float = 0.95  # of Muon
     weight_decay: float = 0.0  # decoupled, on matrices only; 0: off
     clip_norm: float = 0.0  # of the global gradient; 0: off
-    accumulation_steps: int = 1  # batches summed into one update
+    accumulation_steps: int = 1  # parts that a batch is worked in, one after another
     ema_decay: float = 0.0  # moving average of the parameters, used to evaluate; 0: off
 
     def __post_init__(self):
@@ -132,6 +138,10 @@ class OptimizerConfig:
                 f"optimizer.warmup_steps={self.warmup_steps}: schedule={self.schedule!r} falls as "
                 "1/sqrt(step) from the end of its warm-up and needs at least 1"
             )
+
+
+# sacreBLEU's other tokenizers download their model when first used.
+BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +169,7 @@ class TrainingConfig:
     eval_beam_size: int = 1  # 1: greedy
     num_samples: int = 3  # translations shown at each evaluation
     profile_steps: int = 0  # steps traced into WORKDIR/profile, after 10 of a start; 0: none
-    bleu_tokenize: str = "13a"  # sacreBLEU tokenizer: 13a, or none for text that is tokenised
+    bleu_tokenize: str = "13a"  # of sacreBLEU: 13a, zh, ja-mecab, ...; none: text is tokenised
     bleu_lowercase: bool = False  # score without regard to case
 
     def __post_init__(self):
@@ -188,6 +198,7 @@ class TrainingConfig:
             check_range("training.spike_factor", self.spike_factor, 1.01)
         check_range("training.loss_chunk_tokens", self.loss_chunk_tokens, 0)
         check_choice("training.best_metric", self.best_metric, ("bleu", "chrf", "accuracy", "loss"))
+        check_choice("training.bleu_tokenize", self.bleu_tokenize, BLEU_TOKENIZERS)
 
 
 LENGTH_PENALTIES = ("gnmt", "power")
@@ -255,6 +266,12 @@ class Config:
                     f"than the longest sentence, {longest} tokens (data.max_length, "
                     "decoding.max_source_length); raise the first or lower the others"
                 )
+        if self.training.r_drop_alpha and not self.model.has_dropout:
+            raise InputError(
+                f"training.r_drop_alpha={self.training.r_drop_alpha} compares two passes that "
+                "differ by dropout, and all rates are 0; set model.dropout_rate, or "
+                "training.r_drop_alpha=0"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain dict: what `config.json` and `ml_collections` hold."""

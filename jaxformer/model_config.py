@@ -95,6 +95,11 @@ class TransformerConfig:
         return self.d_model // self.num_heads
 
     @property
+    def has_dropout(self) -> bool:
+        rates = self.dropout_rate, self.attention_dropout_rate, self.activation_dropout_rate
+        return any(rate > 0.0 for rate in rates)
+
+    @property
     def shares_vocabulary(self) -> bool:
         return self.target_vocab_size == 0
 

@@ -75,11 +75,16 @@ def assert_refused(outcome, *words):
         ("--workdri=x", ["workdri", "Did you mean: workdir"]),
         ("--config.data.source=text", ["data.root is empty", "folder of the files"]),
         ("--config.data.target_language=de", ["data.target_language='de'", "use en and fr"]),
+        ("--config.training.bleu_tokenize=13A", ["training.bleu_tokenize='13A'", "nearest: 13a"]),
+        (
+            "--config.training.r_drop_alpha=5 --config.model.dropout_rate=0",
+            ["training.r_drop_alpha=5.0", "all rates are 0", "set model.dropout_rate"],
+        ),
         ("--config.mesh.data=3", ["mesh.data=3", "does not fill 8 devices", "set one axis to -1"]),
     ],
 )
 def test_flags(run_train, tmp_path, flag, words):
-    assert_refused(run_train(f"--workdir={tmp_path / 'run'}", flag), *words)
+    assert_refused(run_train(f"--workdir={tmp_path / 'run'}", *flag.split()), *words)
     assert not (tmp_path / "run").exists()
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxformer.evaluation.bleu import check_tokenizer
+    from jaxformer.evaluation.bleu import make_bleu
     from jaxformer.parallel.backend import configure_backend
     from jaxformer.parallel.distributed import is_first_process, job
     from jaxformer.storage.checkpoint import resolve_checkpoint
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.source) != bool(args.reference) or (args.source and args.split):
         raise InputError("give either --split, or both --source and --reference")
     if args.tokenize:
-        check_tokenizer(args.tokenize)
+        make_bleu(args.tokenize)
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
     folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)

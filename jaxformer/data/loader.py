@@ -35,7 +35,7 @@ def make_plan(
     shuffle: bool,
     sampler: SubwordSampler | None = None,
 ) -> Plan:
-    """The plan that `data.batching` names, over the lengths of `corpus`.
+    """The plan that `data.batching` names, over the lengths of `corpus`; `auto` here: buckets.
 
     More than data.window_pairs pairs are planned window by window, see `WindowedPlan`.
     Evaluation (`shuffle=False`) is always planned in buckets: it keeps sentences over

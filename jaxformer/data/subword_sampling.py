@@ -25,7 +25,7 @@ UNLIMITED = 2**40  # tokens
 STREAM = 16  # of the random words; plans use lower numbers
 # Standard deviations of room above the mean. Pairs of a packed row share the row's room, so that
 # their deviations cancel; a row of a bucket has one pair.
-MARGINS = {"buckets": 0.25, "packed": 0.0}
+BUCKET_MARGIN, PACKED_MARGIN = 0.25, 0.0
 
 
 class Sentences(NamedTuple):
@@ -95,7 +95,7 @@ class SubwordSampler:
         self.tokenizers, self.rate = tokenizers, rate
         self._segmenters = make_segmenters(*tokenizers)
         self._seed, self._max_length = seed, config.max_length
-        self._margin = MARGINS[config.batching]
+        self._margin = PACKED_MARGIN if config.batching == "packed" else BUCKET_MARGIN
         pairs = np.unique(random_words(seed, (STREAM,), SAMPLED_PAIRS) % np.uint64(len(corpus)))
         lengths = [self._measure(corpus, side, pairs.astype(np.int64)) for side in (0, 1)]
         self.growth = tuple(growth_of(*both) for both in lengths)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxformer.config import BLEU_TOKENIZERS
 from jaxformer.errors import InputError, check_choice
-
-# sacreBLEU's other tokenizers download their model when first used.
-TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +22,21 @@ class CorpusScores:
     reference_length: int  # tokens of BLEU's tokenizer
 
 
-def check_tokenizer(tokenize: str) -> None:
-    """Raise `InputError` unless sacreBLEU has this tokenizer here; the nearest is named."""
-    check_choice("tokenize", tokenize, TOKENIZERS)
+def make_bleu(tokenize: str, *, lowercase: bool = False, name: str = "tokenize"):
+    """sacreBLEU's BLEU with a tokenizer; `name` is the option that the error message names.
+
+    Raises:
+      InputError: the tokenizer is unknown, or it needs a package that is not installed.
+    """
+    check_choice(name, tokenize, BLEU_TOKENIZERS)
+    from sacrebleu.metrics import BLEU
+
+    try:
+        # force: no advice about tokenised text; that judgement is the caller's by `tokenize`.
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+    except (RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{name}={tokenize!r} cannot be used: {reason}") from error
 
 
 def corpus_scores(
@@ -54,15 +64,9 @@ def corpus_scores(
             f"{len(hypotheses)} hypotheses for {len(references)} references; give one of each "
             "for every sentence, and at least one sentence"
         )
-    check_tokenizer(tokenize)
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics import CHRF
 
-    try:
-        # force: no advice about tokenised text; that judgement is the caller's by `tokenize`.
-        bleu = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
-    except (RuntimeError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"tokenize={tokenize!r} cannot be used: {reason}") from error
+    bleu = make_bleu(tokenize, lowercase=lowercase)
     chrf = CHRF(lowercase=lowercase)
     score = bleu.corpus_score(hypotheses, [references])
     return CorpusScores(

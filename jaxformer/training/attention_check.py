@@ -38,6 +38,7 @@ def check_attention(
     shapes: Sequence[BatchShape],
     mesh: Mesh,
     *,
+    evaluated: Sequence[BatchShape] = (),
     kernels: Mapping[str, Kernel] = KERNELS,
     backend: Backend | None = None,
 ) -> str:
@@ -49,6 +50,8 @@ def check_attention(
       config: of the run.
       shapes: from the plan; only the lengths are used.
       mesh: on which the rows are cut.
+      evaluated: shapes of the validation batches, which have one sentence a row; compared besides
+        if those of training are packed, for a kernel may do the ones and not the others.
       kernels: implementations by name.
       backend: None: the devices that JAX runs on.
 
@@ -65,18 +68,23 @@ def check_attention(
     compared = 0
     model, parts = config.model, batch_parts(mesh)
     rows = parts * -(-4 // parts)
-    for source, target in sorted({(x.source_length, x.target_length) for x in shapes}):
+    all_packed = config.data.batching == "packed"
+    cases = [(*pair, all_packed, True) for pair in _lengths_of(shapes)]
+    cases += [(*pair, False, False) for pair in _lengths_of(evaluated) if all_packed]
+    for source, target, packed, trains in cases:
         rng = np.random.default_rng((source, target))
         lengths = {"encoder": (source,) * 2, "decoder": (target,) * 2, "cross": (target, source)}
         probes, fused = {}, {}
-        for name, structure in draw_structures(config, rng, rows, source, target)._asdict().items():
+        structures = draw_structures(rng, rows, source, target, packed=packed)
+        for name, structure in structures._asdict().items():
             query, key = (
                 jax.ShapeDtypeStruct((rows, n, model.num_heads, model.head_dim), model.dtype)
                 for n in lengths[name]
             )
             call = model.attention_implementation, backend, query, key, structure
-            use = choose(*call, strict=True, dropout=model.attention_dropout_rate > 0.0)
-            uses[name][f"{use.implementation} ({use.reason})"] += 1
+            if trains:
+                use = choose(*call, strict=True, dropout=model.attention_dropout_rate > 0.0)
+                uses[name][f"{use.implementation} ({use.reason})"] += 1
             # Evaluation has no dropout, so that a kernel may do it where it cannot train.
             implementation = choose(*call).implementation
             if implementation != "reference":
@@ -90,6 +98,10 @@ def check_attention(
         return f"attention {lines}"
     seconds = time.monotonic() - started
     return f"attention {lines}; {compared} compared with the reference in {seconds:.0f} s"
+
+
+def _lengths_of(shapes: Sequence[BatchShape]) -> list[tuple[int, int]]:
+    return sorted({(shape.source_length, shape.target_length) for shape in shapes})
 
 
 def _summary(used: collections.Counter) -> str:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.config import Config
 from jaxformer.ops.attention_structure import (
     AttentionStructure,
     ModelStructures,
@@ -40,18 +39,18 @@ class Probe(NamedTuple):
 
 
 def draw_structures(
-    config: Config, rng: np.random.Generator, rows: int, source: int, target: int
+    rng: np.random.Generator, rows: int, source: int, target: int, *, packed: bool
 ) -> ModelStructures:
     """Random source lengths, or random sentences in packed rows.
 
     Args:
-      config: of the run.
       rng: to draw from.
       rows: B, at least 3.
       source: S, tokens.
       target: T, tokens.
+      packed: several sentences a row.
     """
-    if config.data.batching == "packed":
+    if packed:
         segments = _draw_segments(rng, rows, source, target)
         return model_structures(inputs_segments=segments[0], targets_segments=segments[1])
     lengths = rng.integers(1, source + 1, rows).astype(np.int32)

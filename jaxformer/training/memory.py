@@ -174,7 +174,8 @@ def check_memory(run: Run) -> None:
         return
     config = run.config
     row_multiple = batch_parts(run.mesh) * config.optimizer.accumulation_steps
-    smallest = row_multiple * max(shape.source_length, shape.target_length)
+    longest = max(max(x.source_length, x.target_length) for x in run.plan.shapes())
+    smallest = max(row_multiple * longest, config.data.max_length)
     tokens = propose_tokens(memory, available, config.data.tokens_per_batch, smallest)
     raise InputError(
         f"a step on {largest} needs {format_bytes(memory.total)} a device, which has "
@@ -202,6 +203,7 @@ def smaller_batches(config: Config, tokens: int | None) -> str:
 @contextlib.contextmanager
 def explain_out_of_memory(config: Config) -> Iterator[None]:
     """Turn XLA's RESOURCE_EXHAUSTED into an `InputError` that says what to change."""
+    half = config.data.tokens_per_batch // 2
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -210,7 +212,7 @@ def explain_out_of_memory(config: Config) -> Iterator[None]:
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"the device ran out of memory ({reason}); "
-            f"{smaller_batches(config, max(config.data.tokens_per_batch // 2, 1))}; "
+            f"{smaller_batches(config, half if half >= config.data.max_length else None)}; "
             "if it was evaluating, lower decoding.tokens_per_batch"
         ) from error
 

@@ -128,6 +128,7 @@ def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
     """
     pieces = config.tokenizer.vocab_size
     config = with_vocabularies(config, pieces, 0 if config.tokenizer.joint else pieces)
+    config = dataclasses.replace(config, data=config.data.for_platform(devices[0].platform))
     task = Translation(config.model, pad_id=0, bos_id=2)
     schedule = make_schedule(
         config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps

@@ -23,6 +23,7 @@ from jaxformer.data.subword_sampling import SubwordSampler, make_sampler
 from jaxformer.data.tokenizer_training import load_or_train
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
+from jaxformer.evaluation.bleu import make_bleu
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
 from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
@@ -78,6 +79,16 @@ def with_vocabularies(config: Config, vocab_size: int, target_vocab_size: int) -
     return dataclasses.replace(config, model=model)
 
 
+def with_batching(config: Config, origin: Origin, mesh: Mesh) -> Config:
+    """The configuration with `data.batching=auto` decided: as the run began, or by the devices."""
+    platform = mesh.devices.flat[0].platform
+    data = config.data.for_platform(platform)
+    if config.data.batching == "auto" and origin.identity is not None:
+        begun = origin.identity.config.data.for_platform(platform)
+        data = dataclasses.replace(data, batching=begun.batching)
+    return dataclasses.replace(config, data=data)
+
+
 def check_roles(source: Source, config: Config) -> None:
     """Raise `InputError` unless there is text to train on and text to validate with."""
     for role in ("train", "validation"):
@@ -122,12 +133,14 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     Raises:
       InputError: anything about the configuration, the data or the workdir that cannot work.
     """
+    make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")  # hours before its use
     workdir = Workdir(path)
     mesh = make_mesh(config.mesh)
     source = make_source(config.data, config.seed)
     source.fingerprint = functools.cache(source.fingerprint)  # large texts are read once for it
     check_roles(source, config)
     origin = Origin.of(workdir, allow_changes)
+    config = with_batching(config, origin, mesh)
     if origin.identity is not None:
         stored = origin.identity.config.model
         config = with_vocabularies(config, stored.vocab_size, stored.target_vocab_size)
@@ -152,7 +165,6 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
         )
     sampler = make_sampler(corpus, tokenizers, config)
     plan = plan_batches(corpus, config, sampler, planned_rows, row_multiple)
-    log(check_attention(config, plan.shapes(), mesh))
     task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
     schedule = make_schedule(
         config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps
@@ -161,6 +173,8 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     init = make_init(task, optimizer, ema=config.optimizer.ema_decay > 0.0)
     abstract = abstract_state(init, mesh)
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
+    validation = evaluator.load(source, "validation")
+    log(check_attention(config, plan.shapes(), mesh, evaluated=validation.plan.shapes()))
     return Run(
         config=config,
         workdir=workdir,
@@ -171,7 +185,7 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
         corpus=corpus,
         plan=plan,
         sampler=sampler,
-        validation=evaluator.load(source, "validation"),
+        validation=validation,
         mesh=mesh,
         task=task,
         schedule=schedule,

@@ -43,6 +43,16 @@ def accumulate_gradients(loss_fn, params, batch, key, parts: int):
     return jax.lax.scan(add_part, zeros, (jnp.arange(parts), split))[0]
 
 
+def moving_average(params, average, update: jax.Array, decay: float):
+    """`a + (1 - d) (p - a)` with `d = min(decay, (1 + n) / (10 + n))` at update n = 1, 2, ...
+
+    So the first parameters, which are random, count for nothing after a few hundred updates; with
+    the same decay throughout they would have the weight decay^n.
+    """
+    d = jnp.minimum(decay, (1.0 + update) / (10.0 + update))
+    return jax.tree.map(lambda a, p: a + (1.0 - d).astype(a.dtype) * (p - a), average, params)
+
+
 def make_train_step(
     task,
     optimizer: optax.GradientTransformation,
@@ -91,7 +101,7 @@ def make_train_step(
         params = keep_unless(finite, optax.apply_updates(state.params, updates), state.params)
         ema_params = state.ema_params
         if ema_params is not None:
-            average = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
+            average = moving_average(params, ema_params, state.step + 1, config.ema_decay)
             ema_params = keep_unless(finite, average, ema_params)
         sums |= {"gradient_norm": norm, "skipped": 1.0 - finite}
         return TrainState(state.step + 1, params, opt_state, ema_params), sums

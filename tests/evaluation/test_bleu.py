@@ -2,9 +2,11 @@ import dataclasses
 import math
 
 import pytest
+from training_run import small_config
 
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bleu import corpus_scores
+from jaxformer.training.setup import prepare_run
 
 REFERENCES = ["The dog bit the man.", "It was not unexpected.", "The man bit him first."]
 HYPOTHESES = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]
@@ -101,9 +103,12 @@ def test_an_unknown_tokenizer_is_refused():
         corpus_scores(HYPOTHESES, REFERENCES, tokenize="13b")
 
 
-def test_a_tokenizer_without_its_package_is_refused(monkeypatch):
+def test_a_tokenizer_without_its_package_is_refused(monkeypatch, tmp_path):
     # Blocks the import, so that the test sees the same with and without the package.
     for module in ("MeCab", "ipadic", "sacrebleu.tokenizers.tokenizer_ja_mecab"):
         monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(InputError, match="tokenize='ja-mecab' cannot be used: "):
+    with pytest.raises(InputError, match="^tokenize='ja-mecab' cannot be used: "):
         corpus_scores(["これはペンです"], ["これはペンです"], tokenize="ja-mecab")
+    config = small_config("nowhere", tmp_path, training__bleu_tokenize="ja-mecab")
+    with pytest.raises(InputError, match="^training.bleu_tokenize='ja-mecab' cannot be used: "):
+        prepare_run(config, tmp_path / "run")

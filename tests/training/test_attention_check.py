@@ -90,6 +90,25 @@ def test_attention_dropout_trains_on_the_reference_and_evaluates_on_the_kernel(m
     assert "3 compared" in line
 
 
+def test_batches_of_evaluation_are_compared_where_those_of_training_are_packed(mesh):
+    seen = []
+
+    def watch(query, key, value, structure):
+        seen.append((query.shape[1], key.shape[1]))
+        return reference_attention(query, key, value, structure)
+
+    setup = dict(kernels={"cudnn": watch}, backend=Backend("gpu", (9, 0)))
+    evaluated = [SHAPE._replace(source_length=12, target_length=10)]
+    config = run_config("auto", "packed", dtype="bfloat16")
+    line = check_attention(config, [SHAPE], mesh, evaluated=evaluated, **setup)
+    assert line.count("reference (JAX offers no segments with cuDNN, which packed rows need)") == 3
+    assert sorted(seen) == [(10, 10), (10, 12), (12, 12)]
+    assert "; 3 compared" in line
+    setup["kernels"] = {"cudnn": return_nan}
+    with pytest.raises(InputError, match="12 queries and 12 keys, error of the output: nan"):
+        check_attention(config, [SHAPE], mesh, evaluated=evaluated, **setup)
+
+
 @pytest.mark.parametrize(
     ("model", "batching", "reason"),
     [

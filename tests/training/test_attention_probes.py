@@ -2,7 +2,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.config import Config, DataConfig
 from jaxformer.training.attention_probes import PLANTED, draw_probe, draw_structures, plant
 
 ROWS, SOURCE, TARGET = 5, 24, 18
@@ -11,8 +10,8 @@ LENGTHS = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (T
 
 def draw(batching, name, dtype="float32"):
     rng = np.random.default_rng(0)
-    config = Config(data=DataConfig(batching=batching))
-    structure = draw_structures(config, rng, ROWS, SOURCE, TARGET)._asdict()[name]
+    structures = draw_structures(rng, ROWS, SOURCE, TARGET, packed=batching == "packed")
+    structure = structures._asdict()[name]
     query, key = (jax.ShapeDtypeStruct((ROWS, n, 2, 8), dtype) for n in LENGTHS[name])
     return draw_probe(rng, query, key, structure)
 

@@ -12,9 +12,11 @@ from training_run import (
     read_metrics,
     replace_measurement,
     send_signal_after,
+    use_devices,
     write_pairs,
 )
 
+from jaxformer.data import loader
 from jaxformer.decoding.translator import Translator, abstract_params
 from jaxformer.errors import InputError
 from jaxformer.models.transformer import Transformer
@@ -42,7 +44,7 @@ def test_a_run_leaves_all_that_the_commands_need(small_run):
         "checkpoints", "config.json", "metrics.jsonl", "samples", "tensorboard", "tokenizer.model",
     ]  # fmt: skip
     stored = Workdir(workdir).load_config()
-    assert stored == change(small_run.config, model__vocab_size=350)
+    assert stored == change(small_run.config, model__vocab_size=350, data__batching="buckets")
     samples = (workdir / "samples" / "step_120.tsv").read_text("utf-8").split("\n")
     assert samples[0] == "source\treference\ttranslation" and len(samples) == 1 + 16 + 1
     valid = (small_run.corpus / "valid.en").read_text("utf-8").split("\n")
@@ -94,6 +96,13 @@ VARIANTS = {
     "ema, accumulation": dict(
         optimizer__ema_decay=0.9, optimizer__accumulation_steps=2, data__tokens_per_batch=512
     ),
+    "muon, r-drop, sampled segmentations": dict(
+        optimizer__name="muon",
+        training__r_drop_alpha=5.0,
+        tokenizer__sampling_rate=0.2,
+        data__workers=1,
+        data__tokens_per_batch=512,
+    ),
     "packed, two vocabularies, scanned pre-norm layers": dict(
         data__batching="packed",
         data__max_length=32,
@@ -133,6 +142,64 @@ def test_a_signal_saves_between_two_steps_and_the_run_goes_on(
     assert steps == [3, 6, 9]
 
 
+def first_losses(config, workdir, **option):
+    """Losses of the first two updates on one device."""
+    config = change(config, training__num_steps=2, training__log_every=1, **option)
+    with pytest.MonkeyPatch.context() as patch:
+        use_devices(patch, 1)
+        replace_measurement(patch, [1.0] * 2)
+        train(config, workdir)
+    return [f"{row['loss']:.4f}" for row in read_metrics(workdir, "train")]
+
+
+@pytest.fixture(scope="module")
+def plain_losses(small_run, tmp_path_factory):
+    return first_losses(small_run.config, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        dict(optimizer__name="muon"),
+        dict(training__r_drop_alpha=5.0),
+        dict(training__label_smoothing=0.0),
+        dict(tokenizer__sampling_rate=0.2),
+        dict(model__attention_dropout_rate=0.2),
+        dict(model__activation_dropout_rate=0.2),
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_options_reach_the_updates(small_run, plain_losses, tmp_path, option):
+    """Each changes what is trained: other losses than those of the run without it."""
+    losses = first_losses(small_run.config, tmp_path, **option)
+    assert len(losses) == len(plain_losses) == 2
+    assert losses[1] != plain_losses[1]
+
+
+def test_segmentations_are_sampled_by_the_workers_and_stay_the_same(
+    small_run, tmp_path, monkeypatch
+):
+    started = []
+
+    class Watched(loader.SamplingWorkers):
+        def __init__(self, sampler, count):
+            started.append(count)
+            super().__init__(sampler, count)
+
+    monkeypatch.setattr(loader, "SamplingWorkers", Watched)
+    here, there = (
+        first_losses(
+            small_run.config,
+            tmp_path / str(workers),
+            tokenizer__sampling_rate=0.2,
+            data__workers=workers,
+        )
+        for workers in (0, 1)
+    )
+    assert here == there
+    assert started == [1]
+
+
 def test_the_moving_average_follows_its_equation_and_is_what_translates(
     small_run, one_device, tmp_path, monkeypatch
 ):
@@ -142,7 +209,8 @@ def test_the_moving_average_follows_its_equation_and_is_what_translates(
     run = prepare_run(config, tmp_path)
     before = create_state(run.init, jax.random.key(config.seed), run.abstract).params
     after, average = stored_params(tmp_path, 1), stored_params(tmp_path, 1, ema=True)
-    expected = jax.tree.map(lambda p, q: 0.9 * np.asarray(p) + 0.1 * np.asarray(q), before, after)
+    d = 2 / 11  # (1 + n) / (10 + n) at the first update
+    expected = jax.tree.map(lambda p, q: d * np.asarray(p) + (1 - d) * np.asarray(q), before, after)
     jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), average, expected)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (after, average)),
                                                  strict=True)]  # fmt: skip

@@ -141,6 +141,17 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(
     check_memory(make_run(1, data__tokens_per_batch=proposed))
 
 
+def test_the_proposed_budget_is_one_that_the_configuration_takes(make_run, monkeypatch):
+    """The longest row may not be of the shape that takes most memory, or be longer than any."""
+    short = make_run(1, data__max_length=200, data__tokens_per_batch=4096)
+    proposed = []
+    monkeypatch.setattr(memory, "device_memory", lambda device: 1)
+    monkeypatch.setattr(memory, "propose_tokens", lambda *a: proposed.append(a[-1]) or a[-1])
+    with pytest.raises(InputError, match="set data.tokens_per_batch=200 "):
+        check_memory(short)
+    assert proposed == [200]
+
+
 def test_the_memory_of_a_device(monkeypatch, tmp_path):
     assert device_memory(types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 7})) == 7
     silent = types.SimpleNamespace(memory_stats=lambda: None, platform="tpu")
@@ -172,6 +183,9 @@ def test_running_out_of_memory_is_explained(model, proposal):
         f"data.tokens_per_batch=4096 (now 8192), or keep the batch with {proposal}"
         "optimizer.accumulation_steps=2; if it was evaluating, lower decoding.tokens_per_batch"
     )
+    shortest = change(config, data__max_length=8192)  # half of the budget cannot hold a sentence
+    with pytest.raises(InputError, match="lower data.max_length"), explain_out_of_memory(shortest):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), explain_out_of_memory(config):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 

@@ -1,7 +1,10 @@
 """What a start finds in its workdir, and what it says and writes of changes."""
 
+import dataclasses
 import json
+import types
 
+import numpy as np
 import pytest
 from training_run import change, read_metrics
 
@@ -18,6 +21,7 @@ from jaxformer.training.resume import (
     record_changes,
     resumed_changes,
 )
+from jaxformer.training.setup import with_batching
 
 IDENTITY = Identity(
     config=Config(),
@@ -77,6 +81,25 @@ def test_the_rows_of_a_plan_outlive_the_devices_but_not_the_data(tmp_path):
     assert origin.row_multiple(longer, {"train": "dd"}, 6) == 6
     for changes in (dict(data__tokens_per_batch=512), dict(seed=1), dict(data__batching="packed")):
         assert origin.row_multiple(change(Config(), **changes), {"train": "aa"}, 6) == 6
+
+
+@pytest.mark.parametrize(("platform", "expected"), [("cpu", "buckets"), ("tpu", "packed")])
+def test_the_batching_of_auto_is_that_of_the_devices_or_as_the_run_began(
+    tmp_path, platform, expected
+):
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([[device]]))
+    new = Origin.of(Workdir(tmp_path / "new"), [])
+    assert with_batching(Config(), new, mesh).data.batching == expected
+    for begun in ("packed", "buckets"):
+        config = change(Config(), data__batching=begun)
+        assert with_batching(config, new, mesh) == config
+        resumed = origin_of(tmp_path / begun, dataclasses.replace(IDENTITY, config=config))
+        assert with_batching(Config(), resumed, mesh) == config
+        resumed.check_config(with_batching(Config(), resumed, mesh))
+        named = change(Config(), data__batching={"packed": "buckets"}.get(begun, "packed"))
+        with pytest.raises(InputError, match=f"data.batching: '{begun}' -> "):
+            resumed.check_config(with_batching(named, resumed, mesh))
 
 
 def test_another_text_is_refused_unless_it_is_allowed(tmp_path):

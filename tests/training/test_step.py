@@ -16,7 +16,7 @@ from jaxformer.parallel.sharding import shard_batch
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.optimizer import make_optimizer, make_schedule
 from jaxformer.training.state import abstract_state, create_state, make_init, state_shardings
-from jaxformer.training.step import make_train_step
+from jaxformer.training.step import make_train_step, moving_average
 
 MODEL = TransformerConfig(
     vocab_size=24,
@@ -167,9 +167,28 @@ def test_update_equals_numpy(two_updates, params):
 
     expected = jax.tree.map(updated, params, clipped)
     close(state.params, expected)
-    close(state.ema_params, jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, params, expected))
+    d = 2 / 11  # (1 + n) / (10 + n) at the first update
+    average = jax.tree.map(lambda old, new: d * old + (1 - d) * new, params, expected)
+    close(state.ema_params, average)
     assert state.step == 1
     assert state.eval_params is state.ema_params
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_moving_average_leaves_the_first_parameters_behind(dtype):
+    """Weights of what is averaged, by hand: the first parameters keep the product of all d."""
+    average, weights = {"w": jnp.ones(3, dtype)}, np.array([1.0])
+    for update in range(1, 101):
+        new = {"w": jnp.full(3, 0.0, dtype)}
+        average = moving_average(new, average, jnp.int32(update), 0.95)
+        d = min(0.95, (1 + update) / (10 + update))
+        weights = np.append(weights * d, 1 - d)
+    assert average["w"].dtype == dtype
+    np.testing.assert_allclose(average["w"].astype(np.float32), weights[0], rtol=1e-4, atol=1e-3)
+    assert weights[0] < 1e-6 < 0.95**100
+    assert weights[-1] == pytest.approx(1 - 101 / 110)  # 0.95 comes at update 170
+    steady = moving_average({"w": jnp.zeros(1)}, {"w": jnp.ones(1)}, jnp.int32(1000), 0.95)
+    assert steady["w"][0] == pytest.approx(0.95)
 
 
 def test_same_state_batch_and_key_give_the_same_bits(two_updates, run_on):
