@@ -3,6 +3,9 @@
 Tokenises the built-in corpus, and parallel text in `--root`, with a joint vocabulary each, and
 times their batches: made on one core, and through `BatchLoader`.
 
+`--sampling=0.1` instead times `BatchLoader` with segmentations sampled at that rate, here and in 1
+and 2 worker processes, on all cores.
+
 `--simulate 1_000_000 100_000_000` instead writes corpora of so many pairs chunk by chunk to a
 temporary folder, plans each in a process of its own, delivers some thousand batches from both
 sides of a window boundary and shows the peaks of memory. Lengths are drawn; the ids are holes in
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +42,13 @@ from jaxformer.data.corpus import ARRAYS, CorpusReport, TokenizedCorpus, prepare
 from jaxformer.data.corpus_cache import ArrayWriter
 from jaxformer.data.loader import BatchLoader, make_batch, make_plan
 from jaxformer.data.sources import make_source
+from jaxformer.data.subword_sampling import SubwordSampler
 from jaxformer.data.tokenizer_training import train_tokenizer
+from jaxformer.data.tokenizers import Tokenizer
 
 BATCHINGS = ("buckets", "packed")
 ROW_MULTIPLE = 8
+WORKERS = (0, 1, 2)
 CHUNK_PAIRS = 1 << 20  # simulated at once
 MEAN_LENGTH, LENGTH_SHAPE = 26.0, 2.0  # source tokens: WMT's mean, a gamma distribution's tail
 MIB = 2**20
@@ -91,8 +98,8 @@ def time_loader(corpus: TokenizedCorpus, plan: Plan) -> Stopwatch:
     return watch
 
 
-def measure_corpus(title: str, config: DataConfig, vocab_size: int) -> list[dict[str, str]]:
-    """A line of the table for each way of batching."""
+def tokenise(config: DataConfig, vocab_size: int) -> tuple[TokenizedCorpus, Tokenizer, Stopwatch]:
+    """The training pairs, the joint tokenizer that was trained for them, and the time they took."""
     source = make_source(config, 0)
     lines = (line for pair in source.pairs("train") for line in pair)
     tokenizer = train_tokenizer(lines, TokenizerConfig(vocab_size=vocab_size), progress=False)
@@ -100,6 +107,12 @@ def measure_corpus(title: str, config: DataConfig, vocab_size: int) -> list[dict
         corpus = prepare_corpus(
             source, "train", tokenizer, tokenizer, config, filters=True, progress=False
         )
+    return corpus, tokenizer, tokenising
+
+
+def measure_corpus(title: str, config: DataConfig, vocab_size: int) -> list[dict[str, str]]:
+    """A line of the table for each way of batching."""
+    corpus, _, tokenising = tokenise(config, vocab_size)
     tokens = corpus.source_lengths.mean() + corpus.target_lengths.mean()
     rows = []
     for batching in BATCHINGS:
@@ -124,17 +137,51 @@ def measure_corpus(title: str, config: DataConfig, vocab_size: int) -> list[dict
     return rows
 
 
-def measure_real(root: str, folder: Path) -> list[dict[str, str]]:
+def measure_sampling(
+    title: str, config: DataConfig, vocab_size: int, rate: float
+) -> list[dict[str, str]]:
+    """A line for each number of workers: the second epoch of newly segmented sentences."""
+    corpus, tokenizer, _ = tokenise(config, vocab_size)
+    sampler = SubwordSampler(corpus, (tokenizer, tokenizer), rate, config, 0)
+    plan = make_plan(
+        corpus, config, seed=0, row_multiple=ROW_MULTIPLE, shuffle=True, sampler=sampler
+    )
+    rows = []
+    for workers in WORKERS:
+        with closing(
+            BatchLoader(corpus, plan, pad_id=0, sampler=sampler, workers=workers)
+        ) as loader:
+            for _ in range(plan.steps_per_epoch):  # what splits each word is found once
+                next(loader)
+            start = time.perf_counter()
+            for _ in range(plan.steps_per_epoch):
+                next(loader)
+            seconds = time.perf_counter() - start
+        rows.append(
+            {
+                "corpus": title,
+                "pairs": f"{len(corpus):,}",
+                "sampled at": f"{rate:g}",
+                "in": {0: "a thread", 1: "1 worker"}.get(workers, f"{workers} workers"),
+                "BatchLoader, pairs/s": f"{len(corpus) / seconds:,.0f}",
+            }
+        )
+    return rows
+
+
+def measure_real(root: str, folder: Path, sampling: float) -> list[dict[str, str]]:
     """The lines of the built-in corpus and, if there is a `root`, of the text in it."""
-    pin_to_one_core()
     cache = str(folder)
-    rows = measure_corpus("built-in", DataConfig(cache_dir=cache), 1500)
+    corpora = [("built-in", DataConfig(cache_dir=cache), 1500)]
     if root:
         config = DataConfig(
             source="text", root=root, source_language="en", target_language="de", cache_dir=cache
         )
-        rows += measure_corpus(Path(root).name, config, 10_000)
-    return rows
+        corpora.append((Path(root).name, config, 10_000))
+    if sampling:
+        return [row for corpus in corpora for row in measure_sampling(*corpus, sampling)]
+    pin_to_one_core()
+    return [row for corpus in corpora for row in measure_corpus(*corpus)]
 
 
 def simulate_lengths(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -263,6 +310,7 @@ def measure_simulated(count: int, folder: Path, steps: int) -> list[dict[str, st
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0], allow_abbrev=False)
     parser.add_argument("--root", default="", help="folder of parallel text, train.en and train.de")
+    parser.add_argument("--sampling", type=float, default=0.0, metavar="RATE", help="0.1, say")
     parser.add_argument("--simulate", nargs="+", type=int, metavar="PAIRS", help="corpus sizes")
     parser.add_argument("--steps", type=int, default=4000, help="batches of a simulated corpus")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for what is written")
@@ -280,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = []
         for count in options.simulate or ():
             rows += measure_simulated(count, Path(folder), options.steps)
-        rows = rows or measure_real(options.root, Path(folder))
+        rows = rows or measure_real(options.root, Path(folder), options.sampling)
     print(markdown_table(list(rows[0]), [list(row.values()) for row in rows]))
     return 0
 
