@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tables import markdown_table
+from training_speed.report import median_and_range
+from training_speed.shapes import BOS_ID, FIRST_ID, PAD_ID, WARM_UP_STEPS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -27,8 +29,6 @@ from jaxformer.errors import InputError
 from jaxformer.model_config import ATTENTION_IMPLEMENTATIONS, DTYPES, PRESETS, TransformerConfig
 
 VOCAB_SIZE = 32_000
-PAD_ID, BOS_ID, FIRST_ID = 0, 2, 4
-WARM_UP_STEPS = 3
 
 
 class Batch(NamedTuple):
@@ -163,7 +163,7 @@ def measure(options: argparse.Namespace, model_name: str, length: int) -> Iterat
         share = f"{flops / middle / peak / jax.device_count():.1%}" if peak else "-"
         yield [
             f"{model_name}, {rows:,} x {length}, {name}",
-            f"{1e3 * middle:,.1f} [{1e3 * min(seconds):,.1f}, {1e3 * max(seconds):,.1f}]",
+            median_and_range([1e3 * value for value in seconds], 1),
             f"{tokens / middle:,.0f}",
             f"{rows * length / middle:,.0f}",
             f"{flops / middle / 1e12:,.2f}",
