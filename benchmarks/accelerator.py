@@ -76,20 +76,12 @@ class Training:
         from jaxformer.parallel.sharding import shard_batch
         from jaxformer.tasks.translation import Translation
         from jaxformer.training.memory import program_memory
-        from jaxformer.training.optimizer import make_optimizer, make_schedule
-        from jaxformer.training.state import abstract_state, create_state, make_init
-        from jaxformer.training.step import make_train_step
+        from jaxformer.training.program import TrainingProgram
 
         mesh = make_mesh(MeshConfig())
-        settings = OptimizerConfig(warmup_steps=4000)
-        schedule = make_schedule(settings, d_model=model.d_model, num_steps=1)
-        optimizer = make_optimizer(settings, schedule)
         task = Translation(model, pad_id=PAD_ID, bos_id=BOS_ID)
-        init = make_init(task, optimizer, ema=False)
-        abstract = abstract_state(init, mesh)
-        self._step = make_train_step(
-            task, optimizer, settings, TrainingConfig(), mesh=mesh, abstract=abstract
-        )
+        program = TrainingProgram(task, OptimizerConfig(warmup_steps=4000), TrainingConfig())
+        abstract, self._step = program.abstract(mesh), program.train_step(mesh)
         self._batch = shard_batch(batch.arrays, mesh)
         self._key = jax.random.key(1)
         shapes = jax.tree.map(
@@ -98,7 +90,7 @@ class Training:
         compiled = self._step.lower(abstract, shapes, self._key).compile()
         memory = program_memory(compiled, abstract, shapes)
         self.memory = memory.total if memory else 0
-        self._state = create_state(init, jax.random.key(0), abstract)
+        self._state = program.first_state(jax.random.key(0), mesh)
 
     def run(self, steps: int) -> float:
         """Seconds of a step; raises `FloatingPointError` if the loss is not finite."""

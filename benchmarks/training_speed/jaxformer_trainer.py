@@ -66,24 +66,17 @@ def prepare_step(
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.parallel.sharding import shard_batch
     from jaxformer.tasks.translation import Translation
-    from jaxformer.training.optimizer import make_optimizer, make_schedule
-    from jaxformer.training.state import abstract_state, create_state, make_init
-    from jaxformer.training.step import make_train_step
+    from jaxformer.training.program import TrainingProgram
 
     configure_backend()
     task = Translation(model_config(shape, remat_policy=remat_policy), pad_id=PAD_ID, bos_id=BOS_ID)
-    settings = OptimizerConfig(schedule="constant", learning_rate=LEARNING_RATE, warmup_steps=0)
-    optimizer = make_optimizer(
-        settings, make_schedule(settings, d_model=shape.d_model, num_steps=1)
-    )
+    optimizer = OptimizerConfig(schedule="constant", learning_rate=LEARNING_RATE, warmup_steps=0)
     training = TrainingConfig(label_smoothing=LABEL_SMOOTHING, loss_chunk_tokens=loss_chunk_tokens)
     mesh = make_mesh(MeshConfig())
-    init = make_init(task, optimizer, ema=False)
-    abstract = abstract_state(init, mesh)
-    state = create_state(init, jax.random.key(0), abstract)
-    train_step = make_train_step(task, optimizer, settings, training, mesh=mesh, abstract=abstract)
+    program = TrainingProgram(task, optimizer, training)
+    state = program.first_state(jax.random.key(0), mesh)
     batch = shard_batch(random_batch(shape), mesh)
-    return TrainingStep(train_step, state, batch, jax.random.key(1))
+    return TrainingStep(program.train_step(mesh), state, batch, jax.random.key(1))
 
 
 def prepare_jaxformer(shape: Shape, *, remat_policy: str = "") -> Trainer:

@@ -63,10 +63,9 @@ class RealBatches:
         import jax
 
         from jaxformer.training.prefetch import DeviceBatches
-        from jaxformer.training.state import create_state
 
         self.run = run
-        self.state = create_state(run.init, jax.random.key(0), run.abstract)
+        self.state = run.program.first_state(jax.random.key(0), run.mesh)
         self.key = jax.random.key(1)
         self.loader = self.open_loader(0, run.config.data.workers)
         self.from_loader = DeviceBatches(iter(self.loader), run.mesh)

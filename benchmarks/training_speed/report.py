@@ -21,6 +21,7 @@ from training_speed.workers import (
     COMPILED,
     EAGER,
     OURS,
+    REMAT,
     SYSTEMS,
     TUNED,
     Measurement,
@@ -69,7 +70,7 @@ def summary_table(measured: dict[str, Measurement]) -> str:
     rows = []
     for shape_name, measurement in measured.items():
         plain = [name for name in (EAGER, COMPILED) if name in measurement.seconds]
-        row = [shape_name, "", ""]
+        row = [shape_name, "-", "-"]
         if plain:
             best = min(plain, key=lambda name: statistics.median(measurement.seconds[name]))
             row = [shape_name, ratio(measurement, best), SYSTEMS[best].title]
@@ -114,11 +115,17 @@ def machine(cores: int, versions: list[str]) -> str:
 def systems_note(systems: list[str]) -> str:
     """What the names of the systems mean."""
     notes = {
+        REMAT: "jaxformer, model.remat: with `model.remat_policy=projections`, its default.",
         EAGER: "PyTorch eager: as it comes.",
         COMPILED: "PyTorch compiled: model and loss through `torch.compile`, default mode.",
         TUNED: f"PyTorch tuned: eager with `Adam(fused=True)` and `{environment_of(TUNED)}`.",
     }
     return "\n".join(note for name, note in notes.items() if name in systems)
+
+
+def differences(systems: list[str]) -> str:
+    """What PyTorch does otherwise, if it is among the systems."""
+    return DIFFERENCES if {EAGER, COMPILED, TUNED} & set(systems) else ""
 
 
 def speed_report(measured: dict[str, Measurement], rounds: int, steps: int) -> str:
@@ -143,4 +150,4 @@ fastest float32 product of square matrices ({sizes}) of either library, in the s
 
 {check_table(measured)}
 
-{DIFFERENCES}"""
+{differences(list(facts))}"""

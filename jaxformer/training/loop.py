@@ -28,7 +28,7 @@ from jaxformer.training.resume import record_changes, resumed_changes
 from jaxformer.training.rollback import roll_back
 from jaxformer.training.setup import Run, describe_run, prepare_run
 from jaxformer.training.signals import StopSignals
-from jaxformer.training.state import TrainState, create_state
+from jaxformer.training.state import TrainState
 from jaxformer.training.validation import (
     Selection,
     evaluate_held_out,
@@ -243,7 +243,7 @@ def restore_or_create(
     """The newest saved state, its meta and its step; or the first state, nothing and 0."""
     step = checkpointer.newest_verified()
     if step is None:
-        return create_state(run.init, jax.random.key(run.config.seed), run.abstract), {}, 0
+        return run.program.first_state(jax.random.key(run.config.seed), run.mesh), {}, 0
     state, meta = checkpointer.restore(step, run.abstract)
     log(f"resuming from the checkpoint of step {step:,} in {run.workdir.checkpoints}")
     return state, meta, step

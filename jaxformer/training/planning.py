@@ -28,10 +28,9 @@ from jaxformer.training.memory import (
     format_bytes,
     program_memory,
 )
-from jaxformer.training.optimizer import make_optimizer, make_schedule
+from jaxformer.training.program import TrainingProgram
 from jaxformer.training.setup import with_vocabularies
-from jaxformer.training.state import TrainState, abstract_state, make_init
-from jaxformer.training.step import make_train_step
+from jaxformer.training.state import TrainState
 
 ROOM = 0.5  # share of a device's memory that a proposed mesh fills with state and gradients
 
@@ -130,13 +129,8 @@ def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
     config = with_vocabularies(config, pieces, 0 if config.tokenizer.joint else pieces)
     config = dataclasses.replace(config, data=config.data.for_platform(devices[0].platform))
     task = Translation(config.model, pad_id=0, bos_id=2)
-    schedule = make_schedule(
-        config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps
-    )
-    optimizer = make_optimizer(config.optimizer, schedule)
-    init = make_init(task, optimizer, ema=config.optimizer.ema_decay > 0.0)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    check_mesh(config, len(devices), propose_mesh(config, shapes, devices))
+    program = TrainingProgram(task, config.optimizer, config.training)
+    check_mesh(config, len(devices), propose_mesh(config, program.shapes, devices))
     try:
         mesh = make_mesh(config.mesh, devices)
     except NotImplementedError as error:  # of JAX, for a torus whose axes do not make up the mesh
@@ -144,11 +138,7 @@ def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
             f"{describe_axes(config.mesh)} cannot be laid along the axes of these "
             f"{len(devices)} x {devices[0].device_kind}: {error}"
         ) from error
-    abstract = abstract_state(init, mesh)
-    train_step = make_train_step(
-        task, optimizer, config.optimizer, config.training, mesh=mesh, abstract=abstract
-    )
-    return PlannedRun(config, mesh, abstract, train_step)
+    return PlannedRun(config, mesh, program.abstract(mesh), program.train_step(mesh))
 
 
 def describe_axes(mesh: MeshConfig) -> str:

@@ -57,7 +57,7 @@ class Recorder:
     def add(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Take in the metric sums of the dispatched update number `step`."""
         if self._ends(step):  # computed on the device in its turn: asking later would wait
-            sums = sums | {"learning_rate": jnp.asarray(self._run.schedule(step - 1))}
+            sums = sums | {"learning_rate": jnp.asarray(self._run.program.schedule(step - 1))}
         interval = self._sums.add(step, sums)
         self._progress.advance()
         if interval is not None:

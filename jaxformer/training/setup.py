@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
 from jaxformer.config import Config
@@ -32,10 +31,9 @@ from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.attention_check import check_attention
 from jaxformer.training.metrics import log
-from jaxformer.training.optimizer import make_optimizer, make_schedule
+from jaxformer.training.program import TrainingProgram
 from jaxformer.training.resume import Origin
-from jaxformer.training.state import abstract_state, make_finite_check, make_init
-from jaxformer.training.step import make_train_step
+from jaxformer.training.state import make_finite_check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +52,7 @@ class Run:
     validation: EvaluationSet
     mesh: Mesh
     task: Translation
-    schedule: optax.Schedule
-    init: Any  # key -> TrainState
+    program: TrainingProgram
     abstract: Any  # TrainState of shapes, dtypes and shardings
     train_step: Any
     is_finite: Any  # TrainState -> bool scalar
@@ -166,12 +163,8 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     sampler = make_sampler(corpus, tokenizers, config)
     plan = plan_batches(corpus, config, sampler, planned_rows, row_multiple)
     task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
-    schedule = make_schedule(
-        config.optimizer, d_model=config.model.d_model, num_steps=config.training.num_steps
-    )
-    optimizer = make_optimizer(config.optimizer, schedule)
-    init = make_init(task, optimizer, ema=config.optimizer.ema_decay > 0.0)
-    abstract = abstract_state(init, mesh)
+    program = TrainingProgram(task, config.optimizer, config.training)
+    abstract = program.abstract(mesh)
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
     validation = evaluator.load(source, "validation")
     log(check_attention(config, plan.shapes(), mesh, evaluated=validation.plan.shapes()))
@@ -188,17 +181,9 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
         validation=validation,
         mesh=mesh,
         task=task,
-        schedule=schedule,
-        init=init,
+        program=program,
         abstract=abstract,
-        train_step=make_train_step(
-            task,
-            optimizer,
-            config.optimizer,
-            config.training,
-            mesh=mesh,
-            abstract=abstract,
-        ),
+        train_step=program.train_step(mesh),
         is_finite=make_finite_check(mesh),
         evaluator=evaluator,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated, with_shardings
+from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated
 
 # Arrays of optimizer states that belong to no parameter: every device holds them whole.
 CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
@@ -122,14 +122,3 @@ def make_finite_check(mesh: Mesh):
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
     return jax.jit(is_finite, out_shardings=replicated(mesh))
-
-
-def abstract_state(init, mesh: Mesh) -> TrainState:
-    """Shapes, dtypes and shardings of the state, without computing it."""
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return with_shardings(shapes, state_shardings(shapes, mesh))
-
-
-def create_state(init, key: jax.Array, abstract: TrainState) -> TrainState:
-    """The first state, each array made where `abstract_state` says that it lives."""
-    return jax.jit(init, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract))(key)

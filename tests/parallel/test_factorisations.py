@@ -16,9 +16,8 @@ from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.memory import bytes_per_device
-from jaxformer.training.optimizer import make_optimizer, make_schedule
-from jaxformer.training.state import abstract_state, make_init, state_shardings
-from jaxformer.training.step import make_train_step
+from jaxformer.training.program import TrainingProgram
+from jaxformer.training.state import state_shardings
 
 # Every width is a multiple of 8, so that each axis of the mesh cuts all that its rule says.
 MODEL = TransformerConfig(
@@ -42,15 +41,14 @@ def batches():
         yield {"inputs": ids, "targets": ids.copy()}
 
 
-TASK = Translation(MODEL, pad_id=0, bos_id=2)
-ADAM = make_optimizer(OPTIMIZER, make_schedule(OPTIMIZER, d_model=MODEL.d_model, num_steps=STEPS))
-INIT = make_init(TASK, ADAM, ema=False)
+PROGRAM = TrainingProgram(
+    Translation(MODEL, pad_id=0, bos_id=2), OPTIMIZER, TrainingConfig(num_steps=STEPS)
+)
 
 
 def train(mesh, first):
     """Losses of a target token of `STEPS` updates with dropout, and the shapes of the state."""
-    abstract = abstract_state(INIT, mesh)
-    step = make_train_step(TASK, ADAM, OPTIMIZER, TrainingConfig(), mesh=mesh, abstract=abstract)
+    abstract, step = PROGRAM.abstract(mesh), PROGRAM.train_step(mesh)
     state, losses = jax.device_put(first, state_shardings(abstract, mesh)), []
     for batch in batches():
         state, sums = step(state, shard_batch(batch, mesh), jax.random.key(1))
@@ -60,7 +58,7 @@ def train(mesh, first):
 
 @pytest.fixture(scope="module")
 def first_state():
-    return jax.device_get(jax.jit(INIT)(jax.random.key(0)))
+    return jax.device_get(jax.jit(PROGRAM.init)(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")

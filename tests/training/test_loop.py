@@ -24,7 +24,6 @@ from jaxformer.storage.checkpoint import list_steps, load_params, step_metrics
 from jaxformer.storage.workdir import Workdir
 from jaxformer.training.loop import Selection, train
 from jaxformer.training.setup import prepare_run
-from jaxformer.training.state import create_state
 
 
 def stored_params(workdir, step, *, ema=False):
@@ -207,7 +206,7 @@ def test_the_moving_average_follows_its_equation_and_is_what_translates(
     config = change(small_run.config, training__num_steps=1, optimizer__ema_decay=0.9)
     train(config, tmp_path)
     run = prepare_run(config, tmp_path)
-    before = create_state(run.init, jax.random.key(config.seed), run.abstract).params
+    before = run.program.first_state(jax.random.key(config.seed), run.mesh).params
     after, average = stored_params(tmp_path, 1), stored_params(tmp_path, 1, ema=True)
     d = 2 / 11  # (1 + n) / (10 + n) at the first update
     expected = jax.tree.map(lambda p, q: d * np.asarray(p) + (1 - d) * np.asarray(q), before, after)

@@ -27,7 +27,6 @@ from jaxformer.training.memory import (
     step_memory,
 )
 from jaxformer.training.setup import prepare_run
-from jaxformer.training.state import create_state
 
 # 300 bytes are there whatever the batch, 1,000 grow with it.
 NEEDED = StepMemory(state=200, gradients=100, batches=50, temporaries=1050)
@@ -85,7 +84,7 @@ def test_the_step_is_compiled_once_and_its_memory_is_that_of_the_arrays(run):
         if name.endswith("backend_compile_duration"):
             compilations.append(name)
 
-    state = create_state(run.init, jax.random.key(0), run.abstract)
+    state = run.program.first_state(jax.random.key(0), run.mesh)
     shape = largest_shape(run)
     rows, source, target = shape.rows, shape.source_length, shape.target_length
     jax.monitoring.register_event_duration_secs_listener(count)

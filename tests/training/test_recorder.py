@@ -35,7 +35,7 @@ def make_recorder(lines, memory=None, *, device_kind="cpu", **training):
         corpus=Pair(),
         plan=types.SimpleNamespace(steps_per_epoch=4),
         mesh=types.SimpleNamespace(devices=np.array([device, device])),
-        schedule=lambda step: jnp.float32(0.1) * step,
+        program=types.SimpleNamespace(schedule=lambda step: jnp.float32(0.1) * step),
         workdir=types.SimpleNamespace(checkpoints="runs/x/checkpoints"),
         is_finite=lambda state: state != "damaged",
     )

@@ -14,9 +14,9 @@ from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
 from jaxformer.tasks.translation import Translation
-from jaxformer.training.optimizer import make_optimizer, make_schedule
-from jaxformer.training.state import abstract_state, create_state, make_init, state_shardings
-from jaxformer.training.step import make_train_step, moving_average
+from jaxformer.training.program import TrainingProgram
+from jaxformer.training.state import state_shardings
+from jaxformer.training.step import moving_average
 
 MODEL = TransformerConfig(
     vocab_size=24,
@@ -72,22 +72,14 @@ class Run:
     def __init__(self, mesh, params, model=MODEL, config=OPTIMIZER, task=Translation):
         devices = jax.devices()[:1] if mesh.data == 1 and mesh.fsdp == 1 else jax.devices()
         self.mesh = make_mesh(mesh, devices)
-        schedule = make_schedule(config, d_model=model.d_model, num_steps=10)
-        self.optimizer = make_optimizer(config, schedule)
-        self.init = make_init(make_task(model), self.optimizer, ema=config.ema_decay > 0)
+        training = TrainingConfig(label_smoothing=SMOOTHING, num_steps=10)
+        self.program = TrainingProgram(task(model, pad_id=0, bos_id=2), config, training)
         self.params = params
-        self.shardings = state_shardings(jax.eval_shape(self.init, jax.random.key(0)), self.mesh)
-        self.step = make_train_step(
-            task(model, pad_id=0, bos_id=2),
-            self.optimizer,
-            config,
-            TrainingConfig(label_smoothing=SMOOTHING),
-            mesh=self.mesh,
-            abstract=jax.eval_shape(self.init, jax.random.key(0)),
-        )
+        self.shardings = state_shardings(self.program.shapes, self.mesh)
+        self.step = self.program.train_step(self.mesh)
 
     def first_state(self, step=0):
-        state = jax.eval_shape(self.init, jax.random.key(0))
+        state = self.program.shapes
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)
         ema = None if state.ema_params is None else self.params
         first = zeros._replace(step=np.int32(step), params=self.params, ema_params=ema)
@@ -286,7 +278,7 @@ def test_accumulated_parts_equal_the_whole_batch(params):
 
 def test_first_state_is_the_same_on_eight_devices(run_on):
     run = run_on("mixed")
-    state = create_state(run.init, jax.random.key(3), abstract_state(run.init, run.mesh))
+    state = run.program.first_state(jax.random.key(3), run.mesh)
     expected = make_task().init(jax.random.key(3))
     close(jax.device_get(state.params), jax.device_get(expected), tolerance=1e-6)
     identical(state.ema_params, state.params)
