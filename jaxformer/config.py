@@ -329,11 +329,6 @@ SECTIONS = {
     "decoding": DecodingConfig,
     "mesh": MeshConfig,
 }
-# Fields that a run fills in itself, with the field to set instead.
-DERIVED = {
-    "model.vocab_size": "tokenizer.vocab_size",
-    "model.target_vocab_size": "tokenizer.joint=false and tokenizer.vocab_size",
-}
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -370,34 +365,3 @@ def check_value(path: str, value: Any, where: str) -> Any:
             f"expected {expected.__name__}"
         )
     return value
-
-
-def parse_value(path: str, text: str, where: str = "--config") -> Any:
-    """Parse the text of a flag `--config.path=text` as the field's type.
-
-    Raises:
-      InputError: no such field (the nearest one is named), or the text is not of its type.
-    """
-    expected = field_types().get(path)
-    if path in DERIVED:
-        raise InputError(f"{where}.{path} follows from the tokenizer; set {where}.{DERIVED[path]}")
-    if expected is None:
-        if path in SECTIONS:
-            raise InputError(
-                f"{where}.{path} is a section; set one of its fields, e.g. "
-                f"{where}.{path}.{dataclasses.fields(SECTIONS[path])[0].name}=..."
-            )
-        raise unknown_field(path, where)
-    if expected is str:
-        return text
-    if expected is bool:
-        if text.lower() in ("true", "1"):
-            return True
-        if text.lower() in ("false", "0"):
-            return False
-        raise InputError(f"{where}.{path}={text}: not a bool; use true or false")
-    try:
-        return expected(text.replace("_", ""))
-    except ValueError:
-        hint = "a whole number such as 1000" if expected is int else "a number such as 0.1"
-        raise InputError(f"{where}.{path}={text}: not {expected.__name__}; use {hint}") from None

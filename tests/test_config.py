@@ -15,7 +15,6 @@ from jaxformer.config import (
     TrainingConfig,
     check_value,
     field_types,
-    parse_value,
 )
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
@@ -160,46 +159,6 @@ def test_unknown_names_and_wrong_types_are_refused(values, message):
 def test_a_whole_number_is_a_float_where_one_is_wanted():
     value = check_value("optimizer.learning_rate", 2, "config")
     assert value == 2.0 and type(value) is float
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "value"),
-    [
-        ("seed", "12", 12),
-        ("training.num_steps", "100_000", 100_000),
-        ("optimizer.learning_rate", "5e-4", 5e-4),
-        ("model.remat", "True", True),
-        ("model.remat", "false", False),
-        ("data.root", "a=b", "a=b"),
-        ("data.root", "", ""),
-    ],
-)
-def test_parse_value(path, text, value):
-    found = parse_value(path, text)
-    assert found == value and type(found) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "message"),
-    [
-        (
-            "model.d_modl",
-            "5",
-            "--config.model.d_modl does not exist; nearest: --config.model.d_model",
-        ),
-        ("model.d_model", "5.5", "--config.model.d_model=5.5: not int; use a whole number such as"),
-        ("optimizer.b1", "big", "--config.optimizer.b1=big: not float; use a number such as 0.1"),
-        ("model.remat", "yes", "--config.model.remat=yes: not a bool; use true or false"),
-        ("model", "5", "--config.model is a section; set one of its fields, e.g. --config.model."),
-        ("model.vocab_size", "5", "follows from the tokenizer; set --config.tokenizer.vocab_size"),
-        ("model.target_vocab_size", "5", "set --config.tokenizer.joint=false and tokenizer."),
-        ("", "5", "--config. does not exist"),
-    ],
-)
-def test_what_parse_value_refuses(path, text, message):
-    with pytest.raises(InputError) as refused:
-        parse_value(path, text)
-    assert message in str(refused.value)
 
 
 def test_field_types_cover_every_field():

@@ -1,11 +1,19 @@
-"""Check `--config` flags before absl sees them, so that a mistake is answered in one line."""
+"""Read `--config` flags, and check them before absl does: a mistake is answered in one line."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
-from jaxformer.config import parse_value
+from jaxformer.config import SECTIONS, field_types, unknown_field
 from jaxformer.errors import InputError
+
+# Fields that a run fills in itself, with the field to set instead.
+DERIVED = {
+    "model.vocab_size": "tokenizer.vocab_size",
+    "model.target_vocab_size": "tokenizer.joint=false and tokenizer.vocab_size",
+}
 
 
 def check_arguments(arguments: list[str]) -> None:
@@ -34,6 +42,37 @@ def check_arguments(arguments: list[str]) -> None:
             _check_file(value)
         else:
             parse_value(name.partition(".")[2], value)
+
+
+def parse_value(path: str, text: str, where: str = "--config") -> Any:
+    """Parse the text of a flag `--config.path=text` as the field's type.
+
+    Raises:
+      InputError: no such field (the nearest one is named), or the text is not of its type.
+    """
+    expected = field_types().get(path)
+    if path in DERIVED:
+        raise InputError(f"{where}.{path} follows from the tokenizer; set {where}.{DERIVED[path]}")
+    if expected is None:
+        if path in SECTIONS:
+            raise InputError(
+                f"{where}.{path} is a section; set one of its fields, e.g. "
+                f"{where}.{path}.{dataclasses.fields(SECTIONS[path])[0].name}=..."
+            )
+        raise unknown_field(path, where)
+    if expected is str:
+        return text
+    if expected is bool:
+        if text.lower() in ("true", "1"):
+            return True
+        if text.lower() in ("false", "0"):
+            return False
+        raise InputError(f"{where}.{path}={text}: not a bool; use true or false")
+    try:
+        return expected(text.replace("_", ""))
+    except ValueError:
+        hint = "a whole number such as 1000" if expected is int else "a number such as 0.1"
+        raise InputError(f"{where}.{path}={text}: not {expected.__name__}; use {hint}") from None
 
 
 def _check_file(value: str) -> None:

@@ -9,8 +9,8 @@ import runpy
 import sys
 from typing import Any
 
-from jaxformer.commands.config_overrides import check_arguments
-from jaxformer.config import Config, field_types, parse_value
+from jaxformer.commands.config_overrides import check_arguments, parse_value
+from jaxformer.config import Config, field_types
 from jaxformer.errors import InputError
 
 
