@@ -33,6 +33,9 @@ _ALLOW_CHANGES = flags.DEFINE_list(
     "Fields and sections, by commas, that may differ from the run in the workdir although that "
     "trains something else; e.g. optimizer.learning_rate,data",
 )
+_PROFILE = flags.DEFINE_bool(
+    "profile", False, "Trace five steps of this start, as --config.training.profile_steps=5 does."
+)
 _DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
 for _name, (_kind, _default, _help) in FLAGS.items():
     _DEFINE[_kind](_name, _default, _help)
@@ -75,7 +78,10 @@ def main(_: list[str]) -> int:
         from jaxformer.parallel.backend import configure_backend
         from jaxformer.training.loop import train
 
-        config = Config.from_dict(_CONFIG.value.to_dict())
+        values = _CONFIG.value
+        if _PROFILE.value:
+            values.training.profile_steps = values.training.profile_steps or 5
+        config = Config.from_dict(values.to_dict())
         configure_backend()
         workdir = _WORKDIR.value or Path("runs") / name
         with distributed.job(launch_of(flags.FLAGS)):

@@ -69,6 +69,15 @@ def test_a_named_workdir(started, monkeypatch, tmp_path):
     assert Path(started[0][1]) == tmp_path / "here"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [([], 0), (["--profile"], 5), (["--profile", "--config.training.profile_steps=3"], 3)],
+)
+def test_steps_to_profile(started, monkeypatch, arguments, steps):
+    call_train_script(monkeypatch, *arguments)
+    assert started[0][0].training.profile_steps == steps
+
+
 def test_ctrl_c_before_the_first_step_is_no_traceback(monkeypatch):
     def interrupted(*_, **options):
         raise KeyboardInterrupt
