@@ -90,16 +90,66 @@ def label_smoothed_cross_entropy(
     return _token_losses(logits, targets, label_smoothing)
 
 
-def symmetric_divergence(logits: jax.Array, others: jax.Array) -> jax.Array:
-    """`KL(p | q) + KL(q | p) = sum_v (p_v - q_v) (log p_v - log q_v)` of two softmaxes, in nats.
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _two_pass_losses(logits, targets, label_smoothing, alpha):
+    return _two_pass_losses_forward(logits, targets, label_smoothing, alpha)[0]
+
+
+def _log_probabilities(logits, log_sum):
+    """Of both passes, `[..., V]` each."""
+    wide = logits.astype(jnp.float32) - log_sum[..., None]
+    return wide[..., 0, :], wide[..., 1, :]
+
+
+def _two_pass_losses_forward(logits, targets, label_smoothing, alpha):
+    both = jnp.stack([targets, targets], axis=-1)
+    losses, (_, _, log_sum) = _token_losses_forward(logits, both, label_smoothing)
+    log_p, log_q = _log_probabilities(logits, log_sum)
+    of_first = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+    of_second = jnp.sum(jnp.exp(log_q) * (log_q - log_p), axis=-1)
+    means = TokenLosses(*(jnp.mean(value, axis=-1) for value in losses))
+    means = means._replace(loss=means.loss + 0.25 * alpha * (of_first + of_second))
+    return means, (logits, targets, log_sum, of_first, of_second)
+
+
+def _two_pass_losses_backward(label_smoothing, alpha, saved, gradients):
+    """Half of `_token_losses_backward` a pass, and the divergence: for the first pass
+    `alpha / 4 (p (log p - log q - KL(p | q)) + p - q)`. All of it in one pass over the logits."""
+    logits, targets, log_sum, of_first, of_second = saved
+    pieces = logits.shape[-1]
+    log_p, log_q = _log_probabilities(logits, log_sum)
+    p, q = jnp.exp(log_p), jnp.exp(log_q)
+    is_target = targets[..., None] == jax.lax.broadcasted_iota(targets.dtype, p.shape, p.ndim - 1)
+    of_loss, of_nll = 0.5 * gradients.loss[..., None], 0.5 * gradients.nll[..., None]
+    at_target = jnp.where(is_target, (1.0 - label_smoothing) * of_loss + of_nll, 0.0)
+    constant = at_target + label_smoothing / pieces * of_loss
+    weight = 0.5 * alpha * of_loss
+    ratio, apart = log_p - log_q, weight * (p - q)
+    first = p * (of_loss + of_nll + weight * (ratio - of_first[..., None])) + apart
+    second = q * (of_loss + of_nll - weight * (ratio + of_second[..., None])) - apart
+    both = jnp.stack([first - constant, second - constant], axis=-2)
+    return both.astype(logits.dtype), None
+
+
+_two_pass_losses.defvjp(_two_pass_losses_forward, _two_pass_losses_backward)
+
+
+def two_pass_cross_entropy(
+    logits: jax.Array, targets: jax.Array, label_smoothing: float, alpha: float
+) -> TokenLosses:
+    """R-Drop (Liang et al. 2021): two passes p and q over one token, and what divides them.
+
+    `loss = (L_p + L_q) / 2 + alpha / 4 (KL(p | q) + KL(q | p))`, the paper's halved, with L of
+    `label_smoothed_cross_entropy` and `KL(p | q) = sum_v p_v (log p_v - log q_v)` in nats; `nll`
+    and `correct` are means of the two passes.
 
     Args:
-      logits: floating `[..., V]` of p.
-      others: floating `[..., V]` of q.
+      logits: floating `[..., 2, V]`.
+      targets: int32 `[...]`.
+      label_smoothing: eps in [0, 1).
+      alpha: weight of the divergence.
 
     Returns:
-      float32 `[...]`.
+      `TokenLosses` of the targets' shape; `correct` has no gradient.
     """
-    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
-    log_q = jax.nn.log_softmax(others.astype(jnp.float32))
-    return jnp.sum((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q), axis=-1)
+    return _two_pass_losses(logits, targets, label_smoothing, alpha)

@@ -14,7 +14,7 @@ from jaxformer.ops.chunked_loss import automatic_chunk_tokens, chunked_loss_sums
 from jaxformer.ops.losses import (
     label_smoothed_cross_entropy,
     shift_right,
-    symmetric_divergence,
+    two_pass_cross_entropy,
 )
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import BATCH_AXES
@@ -52,9 +52,8 @@ class Translation:
     ) -> dict[str, jax.Array]:
         """Sums over the target tokens of a batch, float32 scalars; only `loss` has a gradient.
 
-        With dropout and `r_drop_alpha` a > 0 (R-Drop, Liang et al. 2021) each row goes through the
-        model twice, with dropout of its own, and the loss of a token is
-        `(L_1 + L_2) / 2 + a / 4 (KL(p_1 | p_2) + KL(p_2 | p_1))`: the paper's, halved.
+        With dropout and `r_drop_alpha` above 0 each row goes through the model twice, with dropout
+        of its own, and the loss is that of `two_pass_cross_entropy`.
 
         Args:
           params: of the model.
@@ -91,15 +90,15 @@ class Translation:
         table = self.model.output_table(params)
 
         def token_sums(logits, arguments):  # [C, V], or [C, 2, V]
-            targets = arguments["targets"]
-            if passes == 2:
-                targets = jnp.repeat(targets[:, None], 2, axis=1)
-            losses = label_smoothed_cross_entropy(logits, targets, label_smoothing)._asdict()
-            if passes == 2:
-                losses = {name: jnp.mean(value, axis=1) for name, value in losses.items()}
-                divergence = symmetric_divergence(logits[:, 0], logits[:, 1])
-                losses["loss"] += 0.25 * r_drop_alpha * divergence
-            return {name: jnp.sum(value * arguments["weights"]) for name, value in losses.items()}
+            losses = (
+                two_pass_cross_entropy(logits, arguments["targets"], label_smoothing, r_drop_alpha)
+                if passes == 2
+                else label_smoothed_cross_entropy(logits, arguments["targets"], label_smoothing)
+            )
+            return {
+                name: jnp.sum(value * arguments["weights"])
+                for name, value in losses._asdict().items()
+            }
 
         platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
         weights = (targets != self.pad_id).astype(jnp.float32)

@@ -8,7 +8,7 @@ import pytest
 from jaxformer.ops.losses import (
     label_smoothed_cross_entropy,
     shift_right,
-    symmetric_divergence,
+    two_pass_cross_entropy,
 )
 
 # Probabilities 1/7, 2/7 and 4/7.
@@ -100,10 +100,45 @@ def test_shift_right_puts_bos_at_each_packed_sentence():
     np.testing.assert_array_equal(shift_right(targets, 2, positions), [[2, 5, 6, 2, 8, 2]])
 
 
-def test_symmetric_divergence_by_hand():
+def test_two_passes_by_hand():
     others = jnp.log(jnp.array([2.0, 2.0, 4.0])) + 7.0  # 1/4, 1/4, 1/2; a shift changes nothing
-    wanted = (1 / 7 - 1 / 4) * math.log(4 / 7) + (2 / 7 - 1 / 4) * math.log(8 / 7)
-    wanted += (4 / 7 - 1 / 2) * math.log(8 / 7)
-    assert float(symmetric_divergence(LOGITS, others)) == pytest.approx(wanted, abs=1e-6)
-    assert float(symmetric_divergence(others, LOGITS)) == pytest.approx(wanted, abs=1e-6)
-    assert float(symmetric_divergence(LOGITS, LOGITS)) == 0.0
+    divergence = (1 / 7 - 1 / 4) * math.log(4 / 7) + (2 / 7 - 1 / 4) * math.log(8 / 7)
+    divergence += (4 / 7 - 1 / 2) * math.log(8 / 7)
+    for logits in ([LOGITS, others], [others, LOGITS]):
+        found = two_pass_cross_entropy(jnp.stack(logits), jnp.int32(2), 0.0, 3.0)
+        nll = (math.log(7 / 4) + math.log(2)) / 2
+        assert float(found.nll) == pytest.approx(nll, abs=1e-6)
+        assert float(found.loss) == pytest.approx(nll + 0.75 * divergence, abs=1e-6)
+        assert float(found.correct) == 1.0
+    same = two_pass_cross_entropy(jnp.stack([LOGITS, LOGITS]), jnp.int32(0), 0.3, 3.0)
+    one = label_smoothed_cross_entropy(LOGITS, jnp.int32(0), 0.3)
+    np.testing.assert_allclose(same, one, atol=1e-6)
+
+
+@pytest.mark.parametrize("field", ["loss", "nll"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradients_of_two_passes_are_those_of_the_equation(field, dtype):
+    draw = np.random.default_rng(2)
+    logits = jnp.asarray(draw.normal(size=(3, 5, 2, 7)) * 3, dtype)
+    targets = jnp.asarray(draw.integers(0, 7, (3, 5)), jnp.int32)
+    weights = jnp.asarray(draw.normal(size=(3, 5)), jnp.float32)
+
+    def by_equation(logits):
+        both = jnp.repeat(targets[..., None], 2, axis=-1)
+        eps = {"loss": 0.2, "nll": 0.0}[field]
+        log_p, log_q = jnp.moveaxis(jax.nn.log_softmax(logits.astype(jnp.float32)), 2, 0)
+        ratio = log_p - log_q
+        divergence = jnp.sum((jnp.exp(log_p) - jnp.exp(log_q)) * ratio, axis=-1)
+        losses = jnp.mean(naive_loss(logits, both, eps), axis=-1)
+        losses += {"loss": 0.75 * divergence, "nll": 0.0}[field]
+        return jnp.sum(weights * losses)
+
+    def ours(logits):
+        return jnp.sum(weights * getattr(two_pass_cross_entropy(logits, targets, 0.2, 3.0), field))
+
+    values, wanted = jax.value_and_grad(ours)(logits), jax.value_and_grad(by_equation)(logits)
+    assert values[1].dtype == dtype
+    tolerance = 1e-5 if dtype == jnp.float32 else 1e-2
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, tolerance, tolerance), values, wanted
+    )
