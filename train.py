@@ -9,6 +9,7 @@ process of the job was lost; 130 after SIGINT and 143 after SIGTERM and SIGUSR1,
 71, 130, 143 and a kill the same command goes on.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -78,10 +79,10 @@ def main(_: list[str]) -> int:
         from jaxformer.parallel.backend import configure_backend
         from jaxformer.training.loop import train
 
-        values = _CONFIG.value
-        if _PROFILE.value:
-            values.training.profile_steps = values.training.profile_steps or 5
-        config = Config.from_dict(values.to_dict())
+        config = Config.from_dict(_CONFIG.value.to_dict())
+        if _PROFILE.value and not config.training.profile_steps:
+            training = dataclasses.replace(config.training, profile_steps=5)
+            config = dataclasses.replace(config, training=training)
         configure_backend()
         workdir = _WORKDIR.value or Path("runs") / name
         with distributed.job(launch_of(flags.FLAGS)):
