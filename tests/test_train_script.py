@@ -78,6 +78,16 @@ def test_steps_to_profile(started, monkeypatch, arguments, steps):
     assert started[0][0].training.profile_steps == steps
 
 
+def test_steps_to_profile_of_a_config_file_that_leaves_sections_out(started, monkeypatch, tmp_path):
+    file = tmp_path / "sparse.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\ndef get_config(): return ConfigDict({'seed': 3})"
+    )
+    call_train_script(monkeypatch, f"--config={file}", "--profile")
+    config = started[0][0]
+    assert (config.seed, config.training.profile_steps) == (3, 5)
+
+
 def test_ctrl_c_before_the_first_step_is_no_traceback(monkeypatch):
     def interrupted(*_, **options):
         raise KeyboardInterrupt
