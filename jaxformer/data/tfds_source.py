@@ -202,6 +202,9 @@ def prepare(name: str, data_dir: str = "") -> Any:
     except InputError:
         raise
     except Exception as error:  # builders raise all kinds: assertions, HTTP, checksums, tar
+        builder = _open_builder(name, data_dir)
+        if builder.is_prepared():  # another process was faster
+            return builder
         why = f"{type(error).__name__}: {error}"
         raise _not_prepared(builder, missing, why) from error
     return builder

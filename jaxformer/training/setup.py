@@ -133,7 +133,8 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")  # hours before its use
     workdir = Workdir(path)
     mesh = make_mesh(config.mesh)
-    source = make_source(config.data, config.seed)
+    with first_process_first():  # who prepares a TFDS data set
+        source = make_source(config.data, config.seed)
     source.fingerprint = functools.cache(source.fingerprint)  # large texts are read once for it
     check_roles(source, config)
     origin = Origin.of(workdir, allow_changes)

@@ -189,6 +189,22 @@ def test_without_network_the_missing_files_are_named_at_once(tmp_path, monkeypat
     assert "downloading 3 files for wmt14_translate/de-en" in capsys.readouterr().err
 
 
+def test_another_process_that_prepares_the_same_folder_faster(tmp_path, monkeypatch, capfd):
+    from jaxformer.data.tfds_builder import JaxformerEnFr
+
+    prepare_here = JaxformerEnFr._download_and_prepare
+
+    def slowly(self, *args, **kwargs):
+        monkeypatch.setattr(JaxformerEnFr, "_download_and_prepare", prepare_here)
+        tfds_source.prepare("jaxformer_en_fr/small", str(tmp_path))  # the other process
+        prepare_here(self, *args, **kwargs)
+
+    monkeypatch.setattr(JaxformerEnFr, "_download_and_prepare", slowly)
+    builder = tfds_source.prepare("jaxformer_en_fr/small", str(tmp_path))
+    assert capfd.readouterr().err.count("preparing jaxformer_en_fr/small") == 2
+    assert builder.is_prepared() and len(builder.as_data_source(split="train")) > 1000
+
+
 def test_wrong_archive_is_refused(tmp_path, monkeypatch):
     forbid_network(monkeypatch)
     write_archives(tmp_path / "downloads" / "manual", TED_FILES)

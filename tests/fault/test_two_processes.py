@@ -100,6 +100,19 @@ def test_the_builtin_corpus_is_learnt_as_by_one_process(folder, compiled_program
     assert samples[0] == samples[1]
 
 
+def test_one_process_prepares_a_tfds_data_set_for_all(folder, compiled_programs):
+    changes = dict(
+        data__name="jaxformer_en_fr/small", data__source="tfds", data__max_length=64,
+        tokenizer__vocab_size=400, training__num_steps=2, training__eval_every=2,
+        training__eval_sentences=8, decoding__beam_size=1,
+    )  # fmt: skip
+    file = write_config_file(folder / "tfds.py", folder / "tfds", folder / "cache", **changes)
+    command = [ROOT / "train.py", f"--config={file}"]
+    first, second = run(command, folder / "tfds run" / "run", compiled_programs)
+    assert first.count("preparing jaxformer_en_fr/small in ") == 1
+    assert "preparing jaxformer_en_fr" not in second
+
+
 def test_bleu_is_the_same_string_on_any_processes_and_mesh(whole, folder, compiled_programs):
     command = ["-m", "jaxformer", "evaluate", f"--workdir={whole}", "--split=test"]
     shown = []
