@@ -2,7 +2,7 @@
 
 Compiles data parallel and FSDP steps of `base` and `big` for TPU slices that are not there; needs
 `pip install -e ".[tpu]"` and, on two cores, some minutes a row. The paper's models with
-37,000 pieces, bfloat16, gradients in float32, rows of 64 tokens, 1,024 target tokens a device.
+37,000 pieces, bfloat16 with float32 parameters, rows of 64 tokens, 1,024 target tokens a device.
 """
 
 from __future__ import annotations
