@@ -128,6 +128,7 @@ class OptimizerConfig:
         check_range("optimizer.warmup_steps", self.warmup_steps, 0)
         check_range("optimizer.b1", self.b1, 0.0, 0.9999)
         check_range("optimizer.b2", self.b2, 0.0, 0.99999)
+        check_range("optimizer.epsilon", self.epsilon, 1e-30, 1.0)
         check_range("optimizer.momentum", self.momentum, 0.0, 0.9999)
         check_range("optimizer.weight_decay", self.weight_decay, 0.0)
         check_range("optimizer.clip_norm", self.clip_norm, 0.0)
@@ -266,6 +267,17 @@ class Config:
                     f"than the longest sentence, {longest} tokens (data.max_length, "
                     "decoding.max_source_length); raise the first or lower the others"
                 )
+        if self.model.param_dtype == "float16":
+            raise InputError(
+                "model.param_dtype='float16': the optimizer's squares of gradients vanish in it; "
+                "take float32 or bfloat16 (model.dtype may be float16)"
+            )
+        if self.optimizer.ema_decay and self.model.param_dtype != "float32":
+            raise InputError(
+                f"optimizer.ema_decay={self.optimizer.ema_decay} with model.param_dtype="
+                f"{self.model.param_dtype!r}: steps of 1 - ema_decay are rounded away; take "
+                "param_dtype='float32' (model.dtype may be another), or ema_decay=0"
+            )
         if self.training.r_drop_alpha and not self.model.has_dropout:
             raise InputError(
                 f"training.r_drop_alpha={self.training.r_drop_alpha} compares two passes that "

@@ -1,6 +1,7 @@
 """The one exception for bad input: commands print it in one line and exit with status 2."""
 
 import difflib
+import math
 
 
 class InputError(ValueError):
@@ -19,7 +20,8 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float = float("inf")) -> None:
-    """Raise `InputError` unless `low <= value <= high`."""
-    if not low <= value <= high:
+    """Raise `InputError` unless `value` is finite and `low <= value <= high`."""
+    if not (math.isfinite(value) and low <= value <= high):
+        finite = "finite and " if value == high else ""
         bounds = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
-        raise InputError(f"{name}={value!r} must be {bounds}")
+        raise InputError(f"{name}={value!r} must be {finite}{bounds}")

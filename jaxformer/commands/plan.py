@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         )
     check_kind(args)
     devices = find_devices(args)
-    from jaxformer.training.planning import advise, plan_run, plan_step, smallest_budget
+    from jaxformer.training.memory import smallest_budget
+    from jaxformer.training.planning import advise, plan_run, plan_step
 
     planned, refused = plan_run(config, devices), []
     smallest = smallest_budget(planned.config, planned.mesh)

@@ -90,8 +90,8 @@ def check_budget(tokens_per_batch: int, longest: int, row_multiple: int) -> None
     if tokens_per_batch < row_multiple * longest:
         raise InputError(
             f"data.tokens_per_batch={tokens_per_batch} is too small for {row_multiple} row(s) of "
-            f"{longest} tokens, what the devices share; raise it to at least "
-            f"{row_multiple * longest}, or lower data.max_length"
+            f"{longest} tokens, one for each device and each of optimizer.accumulation_steps; "
+            f"raise it to at least {row_multiple * longest}, or lower data.max_length or the steps"
         )
 
 

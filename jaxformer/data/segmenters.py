@@ -128,6 +128,8 @@ class BpeDropout:
         found = []
         for place, pair in enumerate(itertools.pairwise(state)):
             if pair not in self._merges:
+                if len(self._merges) >= WORDS_KEPT:
+                    self._merges.clear()
                 index = self._pieces.ids.get("".join(self._pieces.texts[part] for part in pair))
                 known = index is not None
                 self._merges[pair] = (-self._pieces.scores[index], index) if known else None

@@ -50,8 +50,8 @@ def check_attention(
       config: of the run.
       shapes: from the plan; only the lengths are used.
       mesh: on which the rows are cut.
-      evaluated: shapes of the validation batches, which have one sentence a row; compared besides
-        if those of training are packed, for a kernel may do the ones and not the others.
+      evaluated: shapes of the validation batches, which have one sentence a row; those that
+        training has not are compared besides, for a kernel may do the ones and not the others.
       kernels: implementations by name.
       backend: None: the devices that JAX runs on.
 
@@ -70,7 +70,10 @@ def check_attention(
     rows = parts * -(-4 // parts)
     all_packed = config.data.batching == "packed"
     cases = [(*pair, all_packed, True) for pair in _lengths_of(shapes)]
-    cases += [(*pair, False, False) for pair in _lengths_of(evaluated) if all_packed]
+    known = {case[:3] for case in cases}
+    cases += [
+        (*pair, False, False) for pair in _lengths_of(evaluated) if (*pair, False) not in known
+    ]
     for source, target, packed, trains in cases:
         rng = np.random.default_rng((source, target))
         lengths = {"encoder": (source,) * 2, "decoder": (target,) * 2, "cross": (target, source)}

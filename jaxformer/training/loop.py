@@ -138,7 +138,7 @@ def train_guarded(
         closing(progress),
         signals.noted(),
         trace,
-        explain_out_of_memory(config),
+        explain_out_of_memory(config, run.mesh),
     ):
         while True:
             # --- back to an older state, if the loss spiked -----------------------------------

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxformer.config import Config
 from jaxformer.data.batching import BatchShape
@@ -157,7 +158,7 @@ def check_memory(run: Run) -> None:
       InputError: the device has less; with a token budget that fits.
     """
     shape = largest_shape(run)
-    with explain_out_of_memory(run.config):
+    with explain_out_of_memory(run.config, run.mesh):
         memory = step_memory(run, shape)
     if memory is None:
         log("memory    unknown: this device's compiler does not tell")
@@ -179,31 +180,42 @@ def check_memory(run: Run) -> None:
     tokens = propose_tokens(memory, available, config.data.tokens_per_batch, smallest)
     raise InputError(
         f"a step on {largest} needs {format_bytes(memory.total)} a device, which has "
-        f"{format_bytes(available)}: {parts}; {smaller_batches(config, tokens)}"
+        f"{format_bytes(available)}: {parts}; {smaller_batches(config, tokens, smallest)}"
     )
 
 
-def smaller_batches(config: Config, tokens: int | None) -> str:
-    """What to change when memory runs out; `tokens`: a budget that fits, None if there is none."""
+def smallest_budget(config: Config, mesh: Mesh) -> int:
+    """The least data.tokens_per_batch that gives each device and accumulated part a longest row."""
+    return batch_parts(mesh) * config.optimizer.accumulation_steps * config.data.max_length
+
+
+def smaller_batches(config: Config, tokens: int | None, smallest: int) -> str:
+    """What to change when memory runs out.
+
+    Args:
+      config: of the run.
+      tokens: a budget that fits, None if there is none.
+      smallest: budget below which no batch can be made.
+    """
     budget = (
         f"set data.tokens_per_batch={tokens} (now {config.data.tokens_per_batch})"
         if tokens is not None
         else "lower data.max_length and data.tokens_per_batch, or cut the model with mesh.fsdp"
     )
+    keeping = []
     if not config.model.remat:
-        remat = "model.remat=true, or "
+        keeping.append("model.remat=true")
     elif config.model.remat_policy != "nothing":
-        remat = "model.remat_policy=nothing, or "
-    else:
-        remat = ""
-    parts = 2 * config.optimizer.accumulation_steps
-    return f"{budget}, or keep the batch with {remat}optimizer.accumulation_steps={parts}"
+        keeping.append("model.remat_policy=nothing")
+    if 2 * smallest <= config.data.tokens_per_batch:
+        keeping.append(f"optimizer.accumulation_steps={2 * config.optimizer.accumulation_steps}")
+    return f"{budget}, or keep the batch with {', or '.join(keeping)}" if keeping else budget
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(config: Config) -> Iterator[None]:
+def explain_out_of_memory(config: Config, mesh: Mesh) -> Iterator[None]:
     """Turn XLA's RESOURCE_EXHAUSTED into an `InputError` that says what to change."""
-    half = config.data.tokens_per_batch // 2
+    half, smallest = config.data.tokens_per_batch // 2, smallest_budget(config, mesh)
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -212,7 +224,7 @@ def explain_out_of_memory(config: Config) -> Iterator[None]:
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"the device ran out of memory ({reason}); "
-            f"{smaller_batches(config, half if half >= config.data.max_length else None)}; "
+            f"{smaller_batches(config, half if half >= smallest else None, smallest)}; "
             "if it was evaluating, lower decoding.tokens_per_batch"
         ) from error
 

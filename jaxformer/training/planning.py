@@ -194,11 +194,6 @@ def flags(mesh: MeshConfig) -> str:
     )
 
 
-def smallest_budget(config: Config, mesh: Mesh) -> int:
-    """The least data.tokens_per_batch of which each part of the mesh gets a row."""
-    return batch_parts(mesh) * config.optimizer.accumulation_steps * config.data.max_length
-
-
 def plan_step(
     run: PlannedRun, length: int, device_kind: str, *, program_file: str | None = None
 ) -> StepPlan:
@@ -219,7 +214,7 @@ def plan_step(
     shape = BatchShape(length, length, rows, 0)
     batch = abstract_batch(run, shape)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    with explain_out_of_memory(config):
+    with explain_out_of_memory(config, mesh):
         compiled = run.train_step.lower(run.abstract, batch, key).compile()
     trips, text = loss_chunks(run, rows * length // batch_parts(mesh)), compiled.as_text()
     if program_file:

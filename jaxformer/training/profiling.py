@@ -41,7 +41,7 @@ class StepTrace:
 
     def run(self, step: int, function: Callable, *arguments):
         """`function(*arguments)` as step number `step`, counted from 0."""
-        if self._count and step == self._first:
+        if self._count and step == self._first and not self._started:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every Python call would drown the rest
             jax.profiler.start_trace(

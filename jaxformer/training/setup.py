@@ -24,13 +24,14 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bleu import make_bleu
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
+from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
 from jaxformer.storage.identity import Identity, identify
 from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.attention_check import check_attention
-from jaxformer.training.metrics import log
+from jaxformer.training.metrics import HELD_OUT, log
 from jaxformer.training.program import TrainingProgram
 from jaxformer.training.resume import Origin
 from jaxformer.training.state import make_finite_check
@@ -118,6 +119,16 @@ def plan_batches(
     return RowPadding(plan, row_multiple) if planned_rows % row_multiple else plan
 
 
+def check_positions(config: TransformerConfig, role: str, plan: Plan) -> None:
+    """Raise `InputError` if a row of `plan` is longer than the table of learned positions."""
+    longest = max(max(shape.source_length, shape.target_length) for shape in plan.shapes())
+    if config.position_limit is not None and longest > config.position_limit:
+        raise InputError(
+            f"model.max_length={config.position_limit} learned positions are too few for rows of "
+            f"{longest} tokens (padding included) of data.{role}; raise it to at least {longest}"
+        )
+
+
 def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -> Run:
     """Build a `Run` in the workdir `path`; trains the tokenizer and tokenises where needed.
 
@@ -168,6 +179,11 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     abstract = program.abstract(mesh)
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
     validation = evaluator.load(source, "validation")
+    check_positions(config.model, "train", plan)
+    check_positions(config.model, "validation", validation.plan)
+    for role in HELD_OUT:  # measured when the run has ended; better refused before it begins
+        if config.model.position_limit is not None and role in source.roles:
+            check_positions(config.model, role, evaluator.load(source, role).plan)
     log(check_attention(config, plan.shapes(), mesh, evaluated=validation.plan.shapes()))
     return Run(
         config=config,
@@ -202,6 +218,7 @@ def count_parameters(params: Any) -> dict[str, int]:
 def describe_run(run: Run) -> str:
     """What is about to be trained, on what, from what."""
     model = run.config.model
+    steps, warmup = run.config.training.num_steps, run.config.optimizer.warmup_steps
     counts = count_parameters(run.abstract.params)
     parts = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
     sizes = [tokenizer.vocab_size for tokenizer in run.tokenizers]
@@ -223,5 +240,9 @@ def describe_run(run: Run) -> str:
             f"batches   {run.config.data.batching}, {run.config.data.tokens_per_batch:,} tokens a "
             "side",
             *(f"          {line}" for line in plan_summary(run.plan, run.sampler).splitlines()),
+            *[
+                f"warm-up   optimizer.warmup_steps={warmup} are not over when the "
+                f"training.num_steps={steps} are: the learning rate only rises"
+            ][: warmup >= steps],
         ]
     )

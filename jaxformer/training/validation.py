@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ class Selection:
     waiting: int = 0
 
     def update(self, value: float, step: int, *, higher: bool) -> bool:
-        """Take an evaluation in; True if it is the best so far."""
-        better = self.best is None or (value > self.best if higher else value < self.best)
+        """Take an evaluation in; True if it is the best so far. What is not finite never is."""
+        better = math.isfinite(value) and (
+            self.best is None or (value > self.best if higher else value < self.best)
+        )
         if better:
             self.best, self.best_step, self.waiting = value, step, 0
         else:

@@ -190,4 +190,4 @@ def test_the_cache_of_words_is_bounded(monkeypatch):
             assert small.draw(word, 0.3, random.Random(1)) == large.draw(
                 word, 0.3, random.Random(1)
             )
-            assert len(getattr(small, cache)) <= 3
+            assert len(getattr(small, cache)) <= 3 and len(getattr(small, "_merges", ())) <= 3

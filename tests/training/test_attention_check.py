@@ -90,6 +90,25 @@ def test_attention_dropout_trains_on_the_reference_and_evaluates_on_the_kernel(m
     assert "3 compared" in line
 
 
+def test_lengths_that_only_evaluation_has_are_compared_as_well(mesh):
+    seen = []
+
+    def watch(query, key, value, structure):
+        seen.append((query.shape[1], key.shape[1]))
+        return reference_attention(query, key, value, structure)
+
+    line = check_attention(
+        run_config("auto", dtype="bfloat16"),
+        [SHAPE],
+        mesh,
+        evaluated=[SHAPE, SHAPE._replace(source_length=12, target_length=10)],
+        kernels={"cudnn": watch},
+        backend=Backend("gpu", (9, 0)),
+    )
+    assert sorted(seen) == [(6, 6), (6, 8), (8, 8), (10, 10), (10, 12), (12, 12)]
+    assert line.count("cudnn (fused, for gpu)") == 3 and "; 6 compared" in line
+
+
 def test_batches_of_evaluation_are_compared_where_those_of_training_are_packed(mesh):
     seen = []
 

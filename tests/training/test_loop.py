@@ -316,3 +316,11 @@ def test_selection_counts_evaluations_since_the_best():
     assert selection.update(1.0, 4, higher=False)
     assert not selection.update(2.0, 5, higher=False)
     assert (selection.best_step, selection.waiting) == (4, 1)
+
+
+def test_what_is_not_finite_is_never_the_best():
+    selection = Selection()
+    losses = [float("nan"), 4.0, float("nan"), float("inf"), 3.0]
+    better = [selection.update(loss, step, higher=False) for step, loss in enumerate(losses)]
+    assert better == [False, True, False, False, True]
+    assert (selection.best, selection.best_step, selection.waiting) == (3.0, 4, 0)

@@ -7,7 +7,7 @@ import jax
 import pytest
 from training_run import change, small_config, write_corpus
 
-from jaxformer.config import Config
+from jaxformer.config import Config, MeshConfig
 from jaxformer.data.batching import BatchShape
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
@@ -174,19 +174,42 @@ def test_the_memory_of_a_device(monkeypatch, tmp_path):
     ],
 )
 def test_running_out_of_memory_is_explained(model, proposal):
-    config = change(Config(), data__tokens_per_batch=8192, **model)
-    with pytest.raises(InputError) as explained, explain_out_of_memory(config):
+    config, mesh = change(Config(), data__tokens_per_batch=8192, **model), make_mesh(MeshConfig())
+    with pytest.raises(InputError) as explained, explain_out_of_memory(config, mesh):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
     assert str(explained.value) == (
         "the device ran out of memory (RESOURCE_EXHAUSTED: Out of memory: 9 GiB.); set "
         f"data.tokens_per_batch=4096 (now 8192), or keep the batch with {proposal}"
         "optimizer.accumulation_steps=2; if it was evaluating, lower decoding.tokens_per_batch"
     )
-    shortest = change(config, data__max_length=8192)  # half of the budget cannot hold a sentence
-    with pytest.raises(InputError, match="lower data.max_length"), explain_out_of_memory(shortest):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), explain_out_of_memory(config):
+    with (
+        pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
+        explain_out_of_memory(config, mesh),
+    ):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+@pytest.mark.parametrize(
+    ("longest", "repair"),
+    [
+        (256, "set data.tokens_per_batch=4096 (now 8192), or keep the batch with model.remat=true, "
+         "or optimizer.accumulation_steps=4"),
+        (264, "lower data.max_length and data.tokens_per_batch, or cut the model with mesh.fsdp, "
+         "or keep the batch with model.remat=true"),
+    ],
+)  # fmt: skip
+def test_no_repair_is_proposed_that_would_be_refused(longest, repair):
+    """Each of 8 devices and each accumulated part needs a row of the longest sentence."""
+    config = change(
+        Config(), data__tokens_per_batch=8192, data__max_length=longest,
+        optimizer__accumulation_steps=2,
+    )  # fmt: skip
+    with (
+        pytest.raises(InputError) as explained,
+        explain_out_of_memory(config, make_mesh(MeshConfig())),
+    ):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.")
+    assert f"; {repair}; if it was evaluating" in str(explained.value)
 
 
 @pytest.mark.parametrize(

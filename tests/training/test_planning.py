@@ -15,7 +15,7 @@ from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.topology import find_chip
 from jaxformer.training import planning
 from jaxformer.training.flops import training_flops
-from jaxformer.training.memory import StepMemory, bytes_per_device
+from jaxformer.training.memory import StepMemory, bytes_per_device, smallest_budget
 from jaxformer.training.planning import (
     Seconds,
     StepPlan,
@@ -25,7 +25,6 @@ from jaxformer.training.planning import (
     plan_run,
     plan_step,
     propose_mesh,
-    smallest_budget,
 )
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -48,6 +48,13 @@ def test_a_run_that_ends_within_the_trace_keeps_what_there_is(tmp_path):
     assert markers(tmp_path) == [10, 11]
 
 
+def test_a_run_that_goes_back_within_the_trace_has_one(tmp_path):
+    with StepTrace(tmp_path, 0, 3) as trace:
+        for step in (*range(12), 10, 11, 12, 13):  # back to the checkpoint of step 10
+            trace.run(step, jax.jit(lambda x: x + 1.0), jnp.float32(1.0))
+    assert markers(tmp_path) == [10, 11, 10, 11, 12]
+
+
 def test_a_run_that_ends_before_it_says_so(tmp_path, capsys):
     train_steps(tmp_path, 5, first=7, steps=10)
     assert capsys.readouterr().out == "profile   none: this start ended before step 17\n"
