@@ -22,13 +22,20 @@ CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def expected_platform(environment: MutableMapping[str, str]) -> str:
-    """`cpu`, `gpu` or `tpu`: what JAX will use, told without starting its devices."""
+    """`cpu`, `gpu` or `tpu`: what JAX will use, told without starting its devices.
+
+    A plug-in alone is not a device: libtpu also compiles for TPUs that are not here.
+    """
     named = environment.get("JAX_PLATFORMS", "").lower().partition(",")[0]
     if named:
         return "gpu" if named in ("cuda", "gpu") else "tpu" if named == "tpu" else "cpu"
-    if any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
+    # JAX looks for devices by these as well, and has no public name for them.
+    from jax._src import cloud_tpu_init, hardware_utils
+
+    plugin = any(importlib.util.find_spec(name) for name in CUDA_PLUGINS)
+    if plugin and hardware_utils.has_visible_nvidia_gpu():
         return "gpu"
-    return "tpu" if importlib.util.find_spec("libtpu") else "cpu"
+    return "tpu" if cloud_tpu_init.running_in_cloud_tpu_vm else "cpu"
 
 
 def add_xla_flags(environment: MutableMapping[str, str]) -> list[str]:

@@ -81,14 +81,24 @@ def test_what_is_added(environment, xla_flags):
 
 
 @pytest.mark.parametrize(
-    ("installed", "platform"),
-    [({"jax_cuda13_plugin"}, "gpu"), ({"libtpu"}, "tpu"), (set(), "cpu")],
+    ("installed", "there", "platform"),
+    [
+        ("jax_cuda13_plugin", {"gpu"}, "gpu"),
+        ("jax_cuda13_plugin", set(), "cpu"),
+        ("", {"gpu"}, "cpu"),
+        ("libtpu", {"tpu"}, "tpu"),
+        ("libtpu", set(), "cpu"),
+    ],
 )
-def test_the_platform_follows_from_what_is_installed(installed, platform, monkeypatch):
+def test_the_platform_follows_from_what_is_installed_and_there(
+    installed, there, platform, monkeypatch
+):
     monkeypatch.setattr(
         "jaxformer.parallel.xla_flags.importlib.util.find_spec",
-        lambda name: object() if name in installed else None,
+        lambda name: object() if name == installed else None,
     )
+    monkeypatch.setattr("jax._src.hardware_utils.has_visible_nvidia_gpu", lambda: "gpu" in there)
+    monkeypatch.setattr("jax._src.cloud_tpu_init.running_in_cloud_tpu_vm", "tpu" in there)
     assert expected_platform({}) == platform
 
 
