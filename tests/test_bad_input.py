@@ -236,7 +236,7 @@ def test_checkpoints_of_another_model(run_command, small_run, tmp_path):
         (["translate", "--input=no.txt"], ["no.txt: no such file"]),
         (["translate", "--input={latin}"], ["latin.txt, line 2: not UTF-8", "iconv"]),
         (["translate", "--input={latin}", "--output=no/where.txt"],
-         ["--output=no/where.txt: cannot be written: No such file"]),
+         ["--output=no/where.txt: there is no folder no; make it first"]),
         (["translate", "--top_beams=5"], ["--top_beams=5 of 3 beams", "larger --beam_size"]),
         (["translate", "--greedy", "--top_beams=2"], ["--top_beams=2 of 1 beams"]),
         (["translate", "--beam_size=0"], ["decoding.beam_size=0 must be at least 1"]),

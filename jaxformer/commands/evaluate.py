@@ -12,7 +12,7 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
-from jaxformer.commands.translate import open_output
+from jaxformer.commands.output_file import check_output, open_output
 from jaxformer.errors import InputError
 from jaxformer.parallel.launch import launch_of
 
@@ -41,10 +41,14 @@ def run(args: argparse.Namespace) -> int:
 
     if bool(args.source) != bool(args.reference) or (args.source and args.split):
         raise InputError("give either --split, or both --source and --reference")
-    if args.tokenize:
-        make_bleu(args.tokenize)
+    if args.output:
+        check_output(args.output)
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
+    if args.tokenize is not None:
+        make_bleu(args.tokenize, name="--tokenize")
+    else:
+        make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")
     folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
     source, role = open_source(args, config)
     configure_backend()

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +16,7 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
+from jaxformer.commands.output_file import check_output, open_output
 from jaxformer.data.text_files import count_lines, decode_lines, read_lines
 from jaxformer.errors import InputError
 from jaxformer.parallel.launch import launch_of
@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.storage.workdir import Workdir
 
+    if args.output:
+        check_output(args.output)
     configured = Workdir(Path(args.workdir)).load_config().decoding
     decoding = decoding_config(args, configured)
     if not 1 <= args.top_beams <= decoding.beam_size:
@@ -136,19 +138,3 @@ def prompt(translator, args) -> int:
         sys.stdout.writelines(format_result(number, line, translator.translate([line])[0], args))
         sys.stdout.flush()
     return 0
-
-
-@contextmanager
-def open_output(path: str | None) -> Iterator[TextIO]:
-    """Standard output, or a file that appears under its name only when it is complete."""
-    if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        yield sys.stdout
-        return
-    temporary = f"{path}.partial"
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-    except OSError as error:
-        raise InputError(f"--output={path}: cannot be written: {error.strerror}") from error
-    os.replace(temporary, path)

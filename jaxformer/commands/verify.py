@@ -19,19 +19,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from jaxformer.errors import InputError
     from jaxformer.storage.manifest import MANIFEST, describe, read_manifest, verify, write_manifest
+    from jaxformer.storage.retention import saving_mark
     from jaxformer.storage.steps import step_folders
     from jaxformer.storage.workdir import Workdir
 
     directory = Workdir(Path(args.workdir)).checkpoints
     names = [str(step) for step in step_folders(directory)]
-    names += sorted(path.parent.name for path in directory.glob("average_*/params"))
+    names += sorted(path.name for path in directory.glob("average_*") if path.is_dir())
     if not names:
         raise InputError(f"{directory} holds no checkpoint")
     damaged = 0
     for name in names:
         folder = directory / name
-        whole = folder / ("_CHECKPOINT_METADATA" if name.isdecimal() else "params")
-        if args.accept and whole.exists() and not (folder / MANIFEST).exists():
+        last = "_CHECKPOINT_METADATA" if name.isdecimal() else "steps.txt"
+        whole = (folder / last).exists() and not saving_mark(directory, name).exists()
+        if args.accept and whole and not (folder / MANIFEST).exists():
             print(f"{name}: accepted as it is, {write_manifest(folder):,} bytes")
             continue
         problems = verify(folder)

@@ -13,6 +13,7 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
+from jaxformer.commands.output_file import check_output
 from jaxformer.data.text_files import read_lines
 from jaxformer.errors import InputError
 from jaxformer.parallel.launch import launch_of
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         )
     layers = parse_layers(args.layers)
     texts = sentences(args)
-    output = check_output(args.output)
+    output = check_output(args.output, "report.html")
     folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
     configure_backend()
     with distributed.job(launch_of(args)):
@@ -145,15 +146,3 @@ def parse_layers(text: str | None) -> list[int] | None:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise InputError(f"--layers={text} are no numbers; write them as in --layers=0,5")
     return [int(number) for number in text.split(",")]
-
-
-def check_output(name: str) -> Path:
-    """The file to write, refused before any work is done where it cannot be written."""
-    path = Path(name)
-    if path.is_dir():
-        raise InputError(
-            f"--output={name} is a folder; name a file, such as {path / 'report.html'}"
-        )
-    if not path.parent.is_dir():
-        raise InputError(f"--output={name}: there is no folder {path.parent}; make it first")
-    return path

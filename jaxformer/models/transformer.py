@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -74,6 +75,9 @@ class Transformer(nn.Module):
                 use_bias=False,
                 dtype=jnp.dtype(config.dtype),
                 param_dtype=jnp.dtype(config.param_dtype),
+                dot_general=functools.partial(
+                    jax.lax.dot_general, preferred_element_type=jnp.float32
+                ),
             )
         if config.positions == "learned":
             self.source_positions = embedding(config.max_length)
@@ -114,7 +118,7 @@ class Transformer(nn.Module):
             product with `output_table(params)`.
 
         Returns:
-          Logits `[B, T, V]`, or the pair (logits, `AttentionWeights`).
+          Logits, float32 `[B, T, V]`, or the pair (logits, `AttentionWeights`).
         """
         modes = {"deterministic": deterministic, "return_attention": return_attention}
         encoded, encoder_weights = self.encode(
@@ -314,9 +318,10 @@ class Transformer(nn.Module):
             )
 
     def _project(self, x: jax.Array) -> jax.Array:
+        """Logits in float32 whatever the dtype of x: those that loss and accuracy are made of."""
         config = self.config
         if not config.tie_embeddings:
             return self.output_projection(x)
-        return (self.token_embedding if config.shares_vocabulary else self.target_embedding).attend(
-            x
-        )
+        tied = self.token_embedding if config.shares_vocabulary else self.target_embedding
+        table = tied.embedding.astype(x.dtype)
+        return jnp.einsum("...D,VD->...V", x, table, preferred_element_type=jnp.float32)

@@ -65,9 +65,12 @@ def average_checkpoints(
     meta = read_meta(directory / str(steps[-1]))
     identity = {"identity": meta["identity"]} if "identity" in meta else {}
     texts = {
-        "steps.txt": "".join(f"{step}\n" for step in steps),
         "meta/metadata": json.dumps(identity),
+        "steps.txt": "".join(f"{step}\n" for step in steps),
     }
+    unfinished = directory / f".{name}"  # an older average stays until this one is whole
+    shutil.rmtree(unfinished, ignore_errors=True)
+    save_params(unfinished, mean, texts)
     shutil.rmtree(directory / name, ignore_errors=True)
-    save_params(directory / name, mean, texts)
+    unfinished.rename(directory / name)
     return name, steps

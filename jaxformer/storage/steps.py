@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def ranked_steps(directory: Path, best_metric: str, report=warn) -> list[int]:
         except InputError as error:
             report(f"left out of the search for the best: {error}")
             continue
-        if best_metric in metrics:
+        if math.isfinite(metrics.get(best_metric, math.nan)):
             scored.append((sign * metrics[best_metric], step))
     return [step for _, step in sorted(scored, reverse=True)]
 

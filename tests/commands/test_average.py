@@ -50,3 +50,26 @@ def test_the_best_ones_and_their_use(workdir, tmp_path, capsys):
     (tmp_path / "in").write_text("one two\n")
     assert main(["translate", *flags, f"--input={tmp_path / 'in'}"]) == 0
     assert capsys.readouterr().out.strip()
+
+
+def test_verify_sees_what_an_average_has_lost_and_accepts_only_whole_ones(workdir, capsys):
+    run, checkpoints = f"--workdir={workdir}", workdir / "checkpoints"
+    assert main(["average", run, "--last=2"]) == 0
+    assert main(["verify", run]) == 0
+    assert "average_last_2: good, " in capsys.readouterr().out
+    folder = checkpoints / "average_last_2"
+    (folder / "params").rename(folder / "elsewhere")
+    assert main(["verify", run]) == 2
+    assert "average_last_2: DAMAGED: params/" in capsys.readouterr().out
+    (folder / "elsewhere").rename(folder / "params")
+    (folder / "MANIFEST.json").unlink()
+    (folder / "steps.txt").rename(folder / "elsewhere")  # killed before the last file
+    assert main(["verify", run, "--accept"]) == 2
+    assert "average_last_2: DAMAGED: MANIFEST.json: missing" in capsys.readouterr().out
+    (folder / "elsewhere").rename(folder / "steps.txt")
+    assert main(["verify", run, "--accept"]) == 0
+    assert "average_last_2: accepted as it is, " in capsys.readouterr().out
+    (checkpoints / "120" / "MANIFEST.json").unlink()
+    (checkpoints / "120.saving").write_text("")  # a save that was cut short
+    assert main(["verify", run, "--accept"]) == 2
+    assert "120: DAMAGED: MANIFEST.json: missing" in capsys.readouterr().out

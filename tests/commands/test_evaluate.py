@@ -59,11 +59,24 @@ def test_two_files_other_scoring_and_the_translations(run, small_run, tmp_path):
     assert plain["loss"] == scored["loss"]
 
 
-def test_an_output_that_cannot_be_written_costs_no_figures(small_run, tmp_path, capsys):
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(small_run, tmp_path, capsys):
     status = main(
         ["evaluate", f"--workdir={small_run.workdir}", f"--output={tmp_path / 'no' / 'file'}"]
     )
     out, err = capsys.readouterr()
-    assert status == 2 and out.startswith("BLEU")
-    reason = "cannot be written: No such file or directory"
+    assert (status, out) == (2, "")
+    reason = f"there is no folder {tmp_path}/no; make it first"
     assert err == f"error: --output={tmp_path}/no/file: {reason}\n"
+
+
+def test_a_tokenizer_of_the_run_that_is_not_there_is_refused_before_the_work(
+    small_run, monkeypatch, capsys
+):
+    monkeypatch.setattr("jaxformer.commands.evaluate.measure", None)
+    monkeypatch.setattr(
+        "jaxformer.evaluation.bleu.BLEU_TOKENIZERS", ("none",)
+    )  # as if the run's needed a package that is missing
+    assert main(["evaluate", f"--workdir={small_run.workdir}"]) == 2
+    assert "error: training.bleu_tokenize='13a'" in capsys.readouterr().err
+    assert main(["evaluate", f"--workdir={small_run.workdir}", "--tokenize="]) == 2
+    assert "error: --tokenize=''" in capsys.readouterr().err

@@ -204,7 +204,8 @@ def test_dropout_follows_its_key(params, logits):
 
 def test_bfloat16_computes_norms_and_softmax_in_float32(params, logits, stack_layers):
     low, weights = run_scanned(stack_layers(params), dtype="bfloat16")
-    assert low.dtype == jnp.bfloat16
+    assert low.dtype == jnp.float32
+    assert np.any(low != low.astype(jnp.bfloat16).astype(jnp.float32))  # and not rounded before
     assert {w.dtype for w in weights} == {jnp.dtype("float32")}
     np.testing.assert_allclose(weights.cross.sum(-1), 1.0, atol=1e-6)
     assert 1e-4 < np.abs(low.astype(jnp.float32) - logits).max() < 0.15

@@ -62,6 +62,25 @@ def test_it_is_the_mean_of_the_plain_parameters(checkpoints, choose, count, step
     assert text == "".join(f"{step}\n" for step in steps)
 
 
+def test_an_older_average_stays_until_the_new_one_is_whole(checkpoints, monkeypatch):
+    average(checkpoints, "last", 2)
+    kept = (checkpoints / "average_last_2" / "MANIFEST.json").read_bytes()
+
+    def interrupted(path, params, texts):
+        (path / "params").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxformer.storage.average.save_params", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            average(checkpoints, "last", 2)
+    assert (checkpoints / "average_last_2" / "MANIFEST.json").read_bytes() == kept
+    assert verify(checkpoints / "average_last_2") == []
+    average(checkpoints, "last", 2)
+    assert verify(checkpoints / "average_last_2") == []
+    assert not list(checkpoints.glob(".average*"))
+
+
 def test_it_is_verified_and_knows_its_run(checkpoints):
     average(checkpoints, "best", 2)
     assert verify(checkpoints / "average_best_2") == []
