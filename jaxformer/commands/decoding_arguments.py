@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 
 from jaxformer.config import LENGTH_PENALTIES, DecodingConfig, MeshConfig
+from jaxformer.errors import InputError, check_range
 from jaxformer.parallel.launch import add_process_arguments
 
 
@@ -54,5 +55,13 @@ def decoding_config(args: argparse.Namespace, configured: DecodingConfig) -> Dec
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
     if args.max_length is not None:
+        check_range("--max_length", args.max_length, 1)
         changes |= {"max_length_factor": 0.0, "max_length_extra": args.max_length}
-    return dataclasses.replace(configured, **changes)
+    decoding = dataclasses.replace(configured, **changes)
+    for name in ("length_penalty", "alpha"):
+        if decoding.beam_size == 1 and name in changes:
+            raise InputError(
+                f"--{name}={changes[name]} weighs hypotheses of different lengths, and greedy "
+                "search has only one; leave it out, or give a --beam_size above 1"
+            )
+    return decoding
