@@ -22,6 +22,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def check_range(name: str, value: float, low: float, high: float = float("inf")) -> None:
     """Raise `InputError` unless `value` is finite and `low <= value <= high`."""
     if not (math.isfinite(value) and low <= value <= high):
-        finite = "finite and " if value == high else ""
+        finite = "finite and " if value == high else ""  # inf, where there is no upper bound
         bounds = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
         raise InputError(f"{name}={value!r} must be {finite}{bounds}")

@@ -41,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
 
     if bool(args.source) != bool(args.reference) or (args.source and args.split):
         raise InputError("give either --split, or both --source and --reference")
-    if args.output:
-        check_output(args.output)
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
     if args.tokenize is not None:
@@ -53,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     source, role = open_source(args, config)
     configure_backend()
     with job(launch_of(args)):
+        if args.output and is_first_process():
+            check_output(args.output)
         result = measure(args, config, workdir, folder, source, role)
         if not is_first_process():
             return 0

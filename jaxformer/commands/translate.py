@@ -47,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.storage.workdir import Workdir
 
-    if args.output:
-        check_output(args.output)
     configured = Workdir(Path(args.workdir)).load_config().decoding
     decoding = decoding_config(args, configured)
     if not 1 <= args.top_beams <= decoding.beam_size:
@@ -59,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
     total = count_lines(args.input) if args.input else None  # says at once if there is no such file
     configure_backend()
     with distributed.job(launch_of(args)):
+        first = distributed.is_first_process()
+        if first and args.output is not None:
+            check_output(args.output)
         if args.input is None and distributed.several_processes():
             raise InputError("several processes need --input; they cannot share standard input")
         translator = Translator.from_workdir(
@@ -70,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
         if args.input is None and args.output is None and sys.stdin.isatty():
             return prompt(translator, args)
         lines = read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "stdin")
-        first = distributed.is_first_process()
         with open_output(args.output) if first else open(os.devnull, "w") as output:
             translate_lines(translator, lines, output, args, total)
     return 0

@@ -24,7 +24,6 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bleu import make_bleu
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
-from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
 from jaxformer.storage.identity import Identity, identify
@@ -119,14 +118,15 @@ def plan_batches(
     return RowPadding(plan, row_multiple) if planned_rows % row_multiple else plan
 
 
-def check_positions(config: TransformerConfig, role: str, plan: Plan) -> None:
-    """Raise `InputError` if a row of `plan` is longer than the table of learned positions."""
-    longest = max(max(shape.source_length, shape.target_length) for shape in plan.shapes())
-    if config.position_limit is not None and longest > config.position_limit:
-        raise InputError(
-            f"model.max_length={config.position_limit} learned positions are too few for rows of "
-            f"{longest} tokens (padding included) of data.{role}; raise it to at least {longest}"
-        )
+def check_positions(limit: int, plans: dict[str, Plan]) -> None:
+    """Raise `InputError` if a row of a role's plan is longer than the `limit` learned positions."""
+    for role, plan in plans.items():
+        longest = max(max(shape.source_length, shape.target_length) for shape in plan.shapes())
+        if longest > limit:
+            raise InputError(
+                f"model.max_length={limit} learned positions are too few for rows of {longest} "
+                f"tokens (padding included) of data.{role}; raise it to at least {longest}"
+            )
 
 
 def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -> Run:
@@ -179,11 +179,12 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     abstract = program.abstract(mesh)
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
     validation = evaluator.load(source, "validation")
-    check_positions(config.model, "train", plan)
-    check_positions(config.model, "validation", validation.plan)
-    for role in HELD_OUT:  # measured when the run has ended; better refused before it begins
-        if config.model.position_limit is not None and role in source.roles:
-            check_positions(config.model, role, evaluator.load(source, role).plan)
+    if config.model.position_limit is not None:
+        # Held-out roles are measured when the run has ended: better refused before it begins.
+        held_out = [role for role in HELD_OUT if role in source.roles]
+        plans = {"train": plan, "validation": validation.plan}
+        plans |= {role: evaluator.load(source, role).plan for role in held_out}
+        check_positions(config.model.position_limit, plans)
     log(check_attention(config, plan.shapes(), mesh, evaluated=validation.plan.shapes()))
     return Run(
         config=config,
@@ -227,6 +228,10 @@ def describe_run(run: Run) -> str:
         if run.config.tokenizer.joint
         else f"vocabularies of {sizes[0]:,} and {sizes[1]:,}"
     )
+    late = (
+        f"warm-up   optimizer.warmup_steps={warmup} are not over when the "
+        f"training.num_steps={steps} are: the learning rate only rises"
+    )
     return "\n".join(
         [
             f"workdir   {run.workdir.path}",
@@ -240,9 +245,6 @@ def describe_run(run: Run) -> str:
             f"batches   {run.config.data.batching}, {run.config.data.tokens_per_batch:,} tokens a "
             "side",
             *(f"          {line}" for line in plan_summary(run.plan, run.sampler).splitlines()),
-            *[
-                f"warm-up   optimizer.warmup_steps={warmup} are not over when the "
-                f"training.num_steps={steps} are: the learning rate only rises"
-            ][: warmup >= steps],
+            *([late] if warmup >= steps else []),
         ]
     )

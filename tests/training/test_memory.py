@@ -182,6 +182,12 @@ def test_running_out_of_memory_is_explained(model, proposal):
         f"data.tokens_per_batch=4096 (now 8192), or keep the batch with {proposal}"
         "optimizer.accumulation_steps=2; if it was evaluating, lower decoding.tokens_per_batch"
     )
+    shortest = change(config, data__max_length=8192)  # half of the budget cannot hold a sentence
+    with (
+        pytest.raises(InputError, match="lower data.max_length"),
+        explain_out_of_memory(shortest, mesh),
+    ):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
         explain_out_of_memory(config, mesh),

@@ -184,15 +184,17 @@ def test_update_equals_numpy(two_updates, params):
     assert state.eval_params is state.ema_params
 
 
-def test_the_moving_average_leaves_the_first_parameters_behind():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_moving_average_leaves_the_first_parameters_behind(dtype):
     """Weights of what is averaged, by hand: the first parameters keep the product of all d."""
-    average, weights = {"w": jnp.ones(3)}, np.array([1.0])
+    average, weights = {"w": jnp.ones(3, dtype)}, np.array([1.0])
     for update in range(1, 101):
-        new = {"w": jnp.zeros(3)}
+        new = {"w": jnp.full(3, 0.0, dtype)}
         average = moving_average(new, average, jnp.int32(update), 0.95)
         d = min(0.95, (1 + update) / (10 + update))
         weights = np.append(weights * d, 1 - d)
-    np.testing.assert_allclose(average["w"], weights[0], rtol=1e-4)
+    assert average["w"].dtype == dtype
+    np.testing.assert_allclose(average["w"].astype(np.float32), weights[0], rtol=1e-4, atol=1e-3)
     assert weights[0] < 1e-6 < 0.95**100
     assert weights[-1] == pytest.approx(1 - 101 / 110)  # 0.95 comes at update 170
     steady = moving_average({"w": jnp.zeros(1)}, {"w": jnp.ones(1)}, jnp.int32(1000), 0.95)
