@@ -19,6 +19,7 @@ from jaxformer.ops.attention_structure import (
     AttentionStructure,
     model_structures,
 )
+from jaxformer.ops.chunked_loss import project_to_vocabulary
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import KVCache, LayerCache
 from jaxformer.ops.positions import encode_positions
@@ -323,5 +324,4 @@ class Transformer(nn.Module):
         if not config.tie_embeddings:
             return self.output_projection(x)
         tied = self.token_embedding if config.shares_vocabulary else self.target_embedding
-        table = tied.embedding.astype(x.dtype)
-        return jnp.einsum("...D,VD->...V", x, table, preferred_element_type=jnp.float32)
+        return project_to_vocabulary(x, tied.embedding.astype(x.dtype))

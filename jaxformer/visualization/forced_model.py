@@ -16,7 +16,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.models.layers import TransformerLayer
 from jaxformer.models.transformer import Transformer
-from jaxformer.ops.dense import dense
+from jaxformer.ops.chunked_loss import project_to_vocabulary
 from jaxformer.ops.positions import encode_positions
 
 TOP_PIECES = 10  # of the distribution at each step
@@ -179,7 +179,7 @@ def _decode(params, encoded, inputs_mask, tokens, *, model: Transformer):
     table = model.output_table(params)
 
     def read_out(states: jax.Array) -> tuple[jax.Array, jax.Array]:  # [1, T, D]
-        logits = dense(states, table.T)[0].astype(jnp.float32)  # [T, V]
+        logits = project_to_vocabulary(states, table)[0]  # [T, V]
         return logits, jax.nn.log_softmax(logits, axis=-1)
 
     def read_layer(states: jax.Array) -> tuple[jax.Array, jax.Array]:
