@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_floating, check_mask, check_shape
 from jaxformer.ops.dropout import dropout
 
 MASKED = -1e30  # finite, so that a row without any key stays finite too
@@ -31,7 +32,7 @@ def dot_product_attention(
       query: `[B, T, N, H]`.
       key: `[B, S, N, H]`.
       value: `[B, S, N, H]`.
-      mask: bool, broadcastable to `[B, N, T, S]`, True = may attend; None: everything.
+      mask: bool of four axes, broadcastable to `[B, N, T, S]`, True = may attend; None: everything.
       dropout_rate: of the attention weights; needs `dropout_key`.
       dropout_key: a `jax.random.key`; None: no dropout.
       return_weights: also return the weights, before dropout.
@@ -39,7 +40,14 @@ def dot_product_attention(
     Returns:
       `[B, T, N, H]` in the dtype of `value`; with `return_weights` a pair with float32
       `[B, N, T, S]`.
+
+    Raises:
+      ValueError: a shape or a dtype is another than above; nothing but the mask is broadcast.
     """
+    check_heads(query, key, value)
+    if mask is not None:
+        rows, length, heads, _ = query.shape
+        check_mask("mask", mask, (rows, heads, length, key.shape[1]))
     scale = 1.0 / math.sqrt(query.shape[-1])
     scores = jnp.einsum(
         "BTNH,BSNH->BNTS",
@@ -57,3 +65,22 @@ def dot_product_attention(
         attended = dropout(attended, dropout_rate, dropout_key)
     out = jnp.einsum("BNTS,BSNH->BTNH", attended, value)
     return (out, weights) if return_weights else out
+
+
+def check_heads(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+    """Refuse queries, keys and values that do not belong together.
+
+    Args:
+      query: `[B, T, N, H]`.
+      key: `[B, S, N, H]`.
+      value: `[B, S, N, any]`.
+
+    Raises:
+      ValueError: a size differs, or a dtype is not floating.
+    """
+    check_shape("query", query, (None,) * 4, "[B, T, N, H]")
+    rows, _, heads, size = query.shape
+    check_shape("key", key, (rows, None, heads, size), "[B, S, N, H] with B, N and H of query")
+    check_shape("value", value, (*key.shape[:3], None), "[B, S, N, H] with B, S and N of key")
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        check_floating(name, array)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_choice
+from jaxformer.model_config import ATTENTION_IMPLEMENTATIONS
 from jaxformer.ops.attention_structure import AttentionStructure
 
 SPLASH_BLOCK = 128  # tokens: splash works on blocks of this length and its multiples
@@ -136,8 +137,9 @@ def choose(
       strict: do not fall back from an implementation that was asked for by name.
 
     Raises:
-      InputError: `strict`, and the implementation cannot do the call.
+      InputError: there is no such implementation; or `strict`, and it cannot do the call.
     """
+    check_choice("implementation", implementation, ATTENTION_IMPLEMENTATIONS)
     if implementation != "auto":
         reason = refusal(implementation, backend, query, key, structure, **call)
         if reason and strict:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.ops.attention import dot_product_attention
+from jaxformer.ops.attention import check_heads, dot_product_attention
 from jaxformer.ops.attention_choice import SPLASH_BLOCK, choose, current_backend
 from jaxformer.ops.attention_structure import AttentionStructure
 
@@ -194,6 +194,8 @@ def attend(
       `[B, T, N, H]` in the dtype of `value`; with `return_weights` a pair with float32
       `[B, N, T, S]`.
     """
+    check_heads(query, key, value)
+    structure.check(query.shape, key.shape[1])
     choice = choose(
         implementation,
         current_backend(),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_integers, check_mask, check_shape
 from jaxformer.ops.masks import causal_mask, combine_masks, segment_mask
 
 
@@ -30,6 +31,29 @@ class AttentionStructure:
     query_segments: jax.Array | None = None
     key_segments: jax.Array | None = None
     mask: jax.Array | None = None
+
+    def check(self, query_shape: tuple[int, int, int, int], key_length: int) -> None:
+        """Refuse fields that do not belong to an attention of these sizes.
+
+        Args:
+          query_shape: B, T, N and H.
+          key_length: S.
+
+        Raises:
+          ValueError: a shape or a dtype is another, or only one of the segments is given.
+        """
+        rows, length, heads, _ = query_shape
+        if self.key_lengths is not None:
+            check_shape("key_lengths", self.key_lengths, (rows,), "[B]")
+            check_integers("key_lengths", self.key_lengths)
+        if (self.query_segments is None) != (self.key_segments is None):
+            missing = "query_segments" if self.query_segments is None else "key_segments"
+            raise ValueError(f"{missing}=None; give the segments of queries and keys, or neither")
+        if self.query_segments is not None:
+            check_shape("query_segments", self.query_segments, (rows, length), "[B, T]")
+            check_shape("key_segments", self.key_segments, (rows, key_length), "[B, S]")
+        if self.mask is not None:
+            check_mask("mask", self.mask, (rows, heads, length, key_length))
 
     def to_mask(self, query_length: int, key_length: int) -> jax.Array | None:
         """The same as bool, broadcastable to `[B, 1, T, S]`; None: everything is allowed."""

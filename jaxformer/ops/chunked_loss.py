@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxformer.ops.argument_checks import check_same_dtype, check_shape
+
 # Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere
 # enough work for one kernel.
 CHUNK_BYTES = {"cpu": 20 * 2**20}
@@ -20,7 +22,13 @@ def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:
 
     At least `2 d_model`: each chunk adds to the gradient of the whole table, which must stay cheap
     beside the chunk's products.
+
+    Raises:
+      ValueError: a size is not positive.
     """
+    for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
+        if size < 1:
+            raise ValueError(f"{name}={size}; give a size of at least 1")
     tokens = CHUNK_BYTES.get(platform, ACCELERATOR_CHUNK_BYTES) // (4 * vocab_size)
     return max(1 << max(tokens, 1).bit_length() - 1, 2 * d_model)
 
@@ -37,7 +45,12 @@ def project_to_vocabulary(hidden: jax.Array, table: jax.Array) -> jax.Array:
 
     Returns:
       float32 `[..., V]`.
+
+    Raises:
+      ValueError: `table` is not `[V, D]`, or of another dtype.
     """
+    check_shape("table", table, (None, hidden.shape[-1]), "[V, D]")
+    check_same_dtype("table", table, "hidden", hidden)
     return jnp.einsum("...D,VD->...V", hidden, table, preferred_element_type=jnp.float32)
 
 
@@ -84,7 +97,12 @@ def chunked_loss_sums(
 
     Returns:
       The sums. Only `loss` has a gradient, to `hidden` and `table`.
+
+    Raises:
+      ValueError: a shape or a dtype is another, `weights` is missing, there is no token, or
+        `chunk_tokens` is not a positive integer.
     """
+    _check_arguments(hidden, table, arguments, chunk_tokens)
 
     def local_sums(hidden, table, arguments):
         return _run_chunks(loss_fn, chunk_tokens, hidden, table, arguments, with_gradient=False)
@@ -123,6 +141,19 @@ def chunked_loss_sums(
 
     run.defvjp(gradient_fn, backward)
     return run(hidden, table, arguments)
+
+
+def _check_arguments(hidden, table, arguments: dict, chunk_tokens: int) -> None:
+    if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens={chunk_tokens!r}; give an integer of at least 1")
+    if hidden.ndim < 3 or hidden.size == 0:
+        raise ValueError(f"hidden has shape {hidden.shape}; give [B, T, ..., D] with some token")
+    check_shape("table", table, (None, hidden.shape[-1]), "[V, D]")
+    check_same_dtype("table", table, "hidden", hidden)
+    if "weights" not in arguments:
+        raise ValueError(f"arguments={sorted(arguments)} lack 'weights'; give 1 for each token")
+    for name, array in arguments.items():
+        check_shape(f"arguments[{name!r}]", array, hidden.shape[:2], "[B, T]")
 
 
 def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gradient: bool):

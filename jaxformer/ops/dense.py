@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_same_dtype, check_shape
+
 
 @jax.custom_vjp
 def dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -19,7 +21,12 @@ def dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
     Returns:
       `[..., F]`.
+
+    Raises:
+      ValueError: `kernel` is not `[D, F]`, or of another dtype.
     """
+    check_shape("kernel", kernel, (x.shape[-1], None), "[D, F]")
+    check_same_dtype("kernel", kernel, "x", x)
     return jnp.einsum("...D,DF->...F", x, kernel)
 
 

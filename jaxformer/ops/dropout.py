@@ -11,6 +11,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_floating
+
 
 def _mix(x: jax.Array) -> jax.Array:
     """A bijection of uint32 in which each input bit flips each output bit half of the time.
@@ -45,14 +47,23 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
 
     Args:
       x: any shape and floating dtype.
-      rate: probability in [0, 1).
+      rate: probability in [0, 1], a number known when the function is traced; at 1 all is 0.
       key: a `jax.random.key`, used once.
 
     Returns:
       An array like `x`.
+
+    Raises:
+      ValueError: `rate` is not in [0, 1], or `x` is not floating.
     """
+    rate = float(rate)
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate={rate}; give a probability from 0 to 1")
+    check_floating("x", x)
     if rate == 0.0:
         return x
-    threshold = jnp.uint32(min(round((1.0 - rate) * 2**32), 2**32 - 1))
-    keep = random_bits(key, x.shape) < threshold
+    threshold = min(round((1.0 - rate) * 2**32), 2**32 - 1)
+    if threshold == 0:  # no element is kept, and the scale of those would be infinite
+        return jnp.zeros_like(x)
+    keep = random_bits(key, x.shape) < jnp.uint32(threshold)
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros_like(x))

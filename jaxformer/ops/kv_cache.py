@@ -7,6 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_shape
+
 
 class LayerCache(NamedTuple):
     """Keys and values of one attention: each `[B, S, N, H]`, or `[B, L, S, N, H]` if scanned."""
@@ -42,10 +44,25 @@ def write_cache(
 
     Args:
       cache: `[B, S, N, H]` each.
-      key: `[B, T, N, H]`.
+      key: `[B, T, N, H]`, T at most S.
       value: `[B, T, N, H]`.
       index: int32 scalar.
+
+    Raises:
+      ValueError: `key` or `value` is not of the cache's B, N and H, or longer than it; or `index`
+        is a Python number at which they do not fit.
     """
+    rows, room, *heads = cache.key.shape
+    length = key.shape[1] if key.ndim == 4 else None
+    check_shape("key", key, (rows, length, *heads), "[B, T, N, H] as in the cache")
+    check_shape("value", value, (rows, length, *cache.value.shape[2:]), "[B, T, N, H], as key")
+    if length > room:
+        raise ValueError(f"{length} keys do not fit into a cache of {room}; make a longer one")
+    if isinstance(index, int) and not 0 <= index <= room - length:
+        raise ValueError(
+            f"index={index}: {length} keys do not fit there into a cache of {room}; give 0 to "
+            f"{room - length}"
+        )
     start = (0, index, 0, 0)
     return LayerCache(
         jax.lax.dynamic_update_slice(cache.key, key.astype(cache.key.dtype), start),

@@ -7,6 +7,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_floating, check_same_dtype, check_shape
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
@@ -18,10 +20,14 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) 
       x: `[..., D]`.
       scale: `[D]`.
       bias: `[D]`.
-      epsilon: added to the variance.
+      epsilon: added to the variance, at least 0; with 0 a constant row gives NaN.
 
     Returns:
       An array like `x`.
+
+    Raises:
+      ValueError: `scale` or `bias` is not `[D]`, their dtypes differ, `x` is not floating, or
+        `epsilon` is out of range.
     """
     return _normalize(x, scale, bias, epsilon)[0]
 
@@ -32,6 +38,12 @@ def _channels(vector: jax.Array, ndim: int) -> jax.Array:
 
 
 def _normalize(x, scale, bias, epsilon):
+    check_floating("x", x)
+    check_shape("scale", scale, x.shape[-1:], "[D]")
+    check_shape("bias", bias, x.shape[-1:], "[D]")
+    check_same_dtype("bias", bias, "scale", scale)  # their gradients share it
+    if not 0.0 <= epsilon < float("inf"):
+        raise ValueError(f"epsilon={epsilon}; give a small number of at least 0, such as 1e-6")
     wide = x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + epsilon)

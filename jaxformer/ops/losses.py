@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_integers, check_shape
+
 
 class TokenLosses(NamedTuple):
     """Per-token results of the loss, all float32 of the targets' shape.
@@ -33,7 +35,16 @@ def shift_right(targets: jax.Array, bos_id: int, positions: jax.Array | None = N
 
     Returns:
       int32 `[B, T]`.
+
+    Raises:
+      ValueError: `targets` has other axes, no column or no integers, or `positions` another shape.
     """
+    check_shape("targets", targets, (None, None), "[B, T]")
+    check_integers("targets", targets)
+    if targets.shape[1] == 0:
+        raise ValueError(f"targets has shape {targets.shape}; give at least one token a row")
+    if positions is not None:
+        check_shape("positions", positions, targets.shape, "[B, T]")
     shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
     return shifted if positions is None else jnp.where(positions == 0, bos_id, shifted)
 
@@ -81,12 +92,20 @@ def label_smoothed_cross_entropy(
 
     Args:
       logits: floating `[..., V]`.
-      targets: int32 `[...]`.
+      targets: int32 `[...]`, ids from 0 to V - 1. None is ignored: give padding the weight 0 where
+        the losses are summed. An id from V on gives NaN, and a negative one counts from the end.
       label_smoothing: eps in [0, 1).
 
     Returns:
       `TokenLosses`; `correct` has no gradient.
+
+    Raises:
+      ValueError: `targets` is not integer or not of the shape of `logits` without V, or
+        `label_smoothing` is out of range.
     """
+    check_shape("targets", targets, logits.shape[:-1], "one id for each row of V logits")
+    check_integers("targets", targets)
+    _check_label_smoothing(label_smoothing)
     return _token_losses(logits, targets, label_smoothing)
 
 
@@ -147,9 +166,25 @@ def two_pass_cross_entropy(
       logits: floating `[..., 2, V]`.
       targets: int32 `[...]`.
       label_smoothing: eps in [0, 1).
-      alpha: weight of the divergence.
+      alpha: weight of the divergence, at least 0.
 
     Returns:
       `TokenLosses` of the targets' shape; `correct` has no gradient.
+
+    Raises:
+      ValueError: as in `label_smoothed_cross_entropy`, the axis of the passes is not 2, or `alpha`
+        is out of range.
     """
+    check_shape("logits", logits, (*targets.shape, 2, None), "[..., 2, V]")
+    check_integers("targets", targets)
+    _check_label_smoothing(label_smoothing)
+    if not 0.0 <= alpha < float("inf"):
+        raise ValueError(f"alpha={alpha}; give a finite weight of at least 0")
     return _two_pass_losses(logits, targets, label_smoothing, alpha)
+
+
+def _check_label_smoothing(label_smoothing: float) -> None:
+    if not 0.0 <= label_smoothing < 1.0:
+        raise ValueError(
+            f"label_smoothing={label_smoothing}; give a share from 0 to below 1, such as 0.1"
+        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxformer.ops.argument_checks import check_bool, check_integers, check_shape
+
 
 def padding_mask(tokens: jax.Array, pad_id: int) -> jax.Array:
     """Mask of the keys that are real tokens.
@@ -15,7 +17,12 @@ def padding_mask(tokens: jax.Array, pad_id: int) -> jax.Array:
 
     Returns:
       bool `[B, 1, 1, S]`.
+
+    Raises:
+      ValueError: `tokens` has other axes or is not integer.
     """
+    check_shape("tokens", tokens, (None, None), "[B, S]")
+    check_integers("tokens", tokens)
     return (tokens != pad_id)[:, None, None, :]
 
 
@@ -39,14 +46,28 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
 
     Returns:
       bool `[B, 1, T, S]`; padding sees nothing and is seen by nothing.
+
+    Raises:
+      ValueError: other axes, different numbers of rows, or segments that are not integer.
     """
+    check_shape("query_segments", query_segments, (None, None), "[B, T]")
+    check_shape("key_segments", key_segments, (query_segments.shape[0], None), "[B, S]")
+    check_integers("query_segments", query_segments)
+    check_integers("key_segments", key_segments)
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (key_segments != 0)[:, None, :])[:, None]
 
 
 def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
-    """Logical and of all masks that are not None; None if there is none."""
+    """Logical and of all masks that are not None; None if there is none.
+
+    Raises:
+      ValueError: a mask is not bool; the and of integers goes bit by bit.
+    """
     present = [mask for mask in masks if mask is not None]
+    for number, mask in enumerate(masks):
+        if mask is not None:
+            check_bool(f"masks[{number}]", mask)
     if not present:
         return None
     combined = present[0]

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.ops.argument_checks import check_floating, check_shape
+
 MAX_WAVELENGTH = 10_000.0  # paper 3.5
 
 
@@ -21,9 +23,13 @@ def sinusoidal_positions(length: int, d_model: int) -> np.ndarray:
 
     Returns:
       float32 `[length, d_model]`; a NumPy constant, computed in float64.
+
+    Raises:
+      ValueError: `length` is negative, or `d_model` is odd or not positive.
     """
-    if d_model % 2:
-        raise ValueError(f"d_model={d_model} is odd; positions come in sin and cos pairs")
+    _check_width("d_model", d_model)
+    if length < 0:
+        raise ValueError(f"length={length} is negative; give the number of positions")
     angles = np.arange(length)[:, None] / MAX_WAVELENGTH ** (np.arange(0, d_model, 2) / d_model)
     return (
         np.stack([np.sin(angles), np.cos(angles)], axis=-1)
@@ -41,7 +47,11 @@ def encode_positions(positions: jax.Array, d_model: int) -> jax.Array:
 
     Returns:
       float32 `[..., d_model]`.
+
+    Raises:
+      ValueError: `d_model` is odd or not positive.
     """
+    _check_width("d_model", d_model)
     frequencies = MAX_WAVELENGTH ** (-np.arange(0, d_model, 2) / d_model)
     frequencies = jnp.asarray(frequencies, jnp.float32).reshape((1,) * positions.ndim + (-1,))
     angles = positions[..., None].astype(jnp.float32) * frequencies
@@ -62,7 +72,15 @@ def apply_rotary(x: jax.Array, positions: jax.Array) -> jax.Array:
 
     Returns:
       `[B, T, N, H]` in the dtype of `x`.
+
+    Raises:
+      ValueError: H is odd, `x` is not floating, or `positions` is not of a shape given above.
     """
+    check_shape("x", x, (None,) * 4, "[B, T, N, H]")
+    check_floating("x", x)
+    _check_width("the last axis of x, H", x.shape[-1])
+    rows = 1 if positions.shape[:1] == (1,) else x.shape[0]
+    check_shape("positions", positions, (rows, x.shape[1]), "[B, T] or [1, T]")
     half = x.shape[-1] // 2
     frequencies = jnp.asarray(MAX_WAVELENGTH ** (-np.arange(half) / half), jnp.float32)
     angles = positions[..., None].astype(jnp.float32) * frequencies.reshape(1, 1, half)
@@ -70,3 +88,11 @@ def apply_rotary(x: jax.Array, positions: jax.Array) -> jax.Array:
     x1, x2 = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
     turned = jnp.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)
     return turned.astype(x.dtype)
+
+
+def _check_width(name: str, size: int) -> None:
+    if size < 2 or size % 2:
+        raise ValueError(
+            f"{name}={size}; positions come in pairs of channels, so give an even size, such as "
+            f"{max(2, size + 1)}"
+        )

@@ -123,3 +123,58 @@ def test_dropout_is_on_the_weights_and_not_in_those_returned():
     dropped = dropout(weights, 0.5, jax.random.key(1))
     np.testing.assert_allclose(out, np.einsum("bnts,bsnh->btnh", dropped, value), atol=1e-5)
     assert np.abs(np.asarray(out) - plain).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "words"),
+    [
+        ((2, 4, 8), (2, 5, 3, 8), (2, 5, 3, 8), r"query has shape \(2, 4, 8\).*N, H"),
+        (
+            (2, 4, 3, 8),
+            (1, 5, 3, 8),
+            (1, 5, 3, 8),
+            r"key has shape \(1, 5, 3, 8\).*\(2, any, 3, 8\)",
+        ),
+        ((2, 4, 3, 8), (2, 5, 1, 8), (2, 5, 1, 8), r"key has shape \(2, 5, 1, 8\)"),
+        ((2, 4, 3, 8), (2, 5, 3, 1), (2, 5, 3, 8), r"key has shape \(2, 5, 3, 1\)"),
+        (
+            (2, 4, 3, 8),
+            (2, 5, 3, 8),
+            (2, 1, 3, 8),
+            r"value has shape \(2, 1, 3, 8\).*\(2, 5, 3, any\)",
+        ),
+    ],
+)
+def test_keys_and_values_are_not_broadcast(query, key, value, words):
+    with pytest.raises(ValueError, match=words):
+        dot_product_attention(jnp.ones(query), jnp.ones(key), jnp.ones(value))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_integers_are_refused_since_their_scale_would_be_zero(number):
+    given = [jnp.asarray(x) for x in arrays()]
+    given[number] = given[number].astype(jnp.int32)
+    name = ("query", "key", "value")[number]
+    with pytest.raises(ValueError, match=f"{name} is int32.*float32"):
+        dot_product_attention(*given)
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (np.zeros((1, 1, T, S), np.float32), "mask is float32.*bool.*mask == 0"),
+        (np.ones((1, 1, T, S), np.int32), "mask is int32.*bool.*mask != 0"),
+        (np.ones((T, S), bool), r"mask has shape \(4, 5\).*mask\[None, None\]"),
+        (np.ones((B, 1, 1, S - 1), bool), r"mask has shape \(2, 1, 1, 4\).*\(2, 3, 4, 5\)"),
+        (np.ones((3 * B, 1, T, S), bool), r"mask has shape \(6, 1, 4, 5\).*\(2, 3, 4, 5\)"),
+    ],
+)
+def test_a_mask_that_would_say_something_else_is_refused(mask, words):
+    """A mask to be added, 0 where a query may attend, was read the other way round."""
+    with pytest.raises(ValueError, match=words):
+        dot_product_attention(*arrays(), mask)
+
+
+def test_no_keys_at_all_give_zeros():
+    query, key, value = arrays()
+    np.testing.assert_array_equal(dot_product_attention(query, key[:, :0], value[:, :0]), 0)

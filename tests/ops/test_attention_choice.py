@@ -90,3 +90,10 @@ def test_what_is_not_refused():
     assert refusal("splash", TPU, *call(dtype="float32", head_dim=20, queries=7)) == ""
     assert refusal("xla", HOPPER, *call(dtype="float16")) == ""
     assert choose("xla", TPU, *call(), strict=True) == ("xla", "as configured")
+
+
+@pytest.mark.parametrize("changes", [{}, {"mask": MASK}])
+def test_a_name_that_is_no_implementation_is_refused(changes):
+    """With a mask it fell back to the reference without a word."""
+    with pytest.raises(InputError, match="implementation='flash'.*reference, xla, cudnn, splash"):
+        choose("flash", Backend("cpu"), *call(**changes))

@@ -1,6 +1,8 @@
 import jax
 import numpy as np
+import pytest
 
+from jaxformer.ops.attention_kernels import attend
 from jaxformer.ops.attention_structure import AttentionStructure, model_structures
 from jaxformer.ops.masks import causal_mask, segment_mask
 
@@ -58,3 +60,32 @@ def test_jit_keeps_structures_apart_by_causal():
     np.testing.assert_array_equal(
         to_mask(AttentionStructure(key_lengths=np.array([2], np.int32))), [[[[1, 1, 0]]]]
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (dict(key_lengths=LENGTHS[:1]), r"key_lengths has shape \(1,\).*\(4\)"),
+        (dict(key_lengths=LENGTHS[:, None]), r"key_lengths has shape \(4, 1\).*\[B\]"),
+        (dict(key_lengths=np.float32(LENGTHS)), "key_lengths is float32.*int32"),
+        (dict(query_segments=np.ones((4, 3), int)), "key_segments=None.*or neither"),
+        (dict(key_segments=np.ones((4, 6), int)), "query_segments=None.*or neither"),
+        (
+            dict(query_segments=np.ones((4, 1), int), key_segments=np.ones((4, 6), int)),
+            r"query_segments has shape \(4, 1\).*\(4, 3\)",
+        ),
+        (
+            dict(query_segments=np.ones((4, 3), int), key_segments=np.ones((1, 6), int)),
+            r"key_segments has shape \(1, 6\).*\(4, 6\)",
+        ),
+        (dict(mask=np.ones((4, 1, 1, 5), bool)), r"mask has shape \(4, 1, 1, 5\).*\(4, 2, 3, 6\)"),
+        (dict(mask=np.zeros((4, 1, 1, 6))), "mask is float64.*bool"),
+    ],
+)
+def test_fields_of_another_attention_are_refused(fields, words):
+    structure = AttentionStructure(**fields)
+    query, key = np.ones((4, 3, 2, 8), np.float32), np.ones((4, 6, 2, 8), np.float32)
+    with pytest.raises(ValueError, match=words):
+        structure.check(query.shape, 6)
+    with pytest.raises(ValueError, match=words):
+        attend(query, key, key, structure=structure)

@@ -136,3 +136,55 @@ def test_automatic_chunks():
     assert automatic_chunk_tokens(32_000, 512, "cpu") == 1024  # 2 D: the table's gradient is large
     assert automatic_chunk_tokens(32_000, 512, "gpu") == 4096
     assert automatic_chunk_tokens(10**9, 64, "tpu") == 128
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2.0, None])
+def test_a_chunk_that_is_no_number_of_tokens_is_refused(chunk):
+    with pytest.raises(ValueError, match=f"chunk_tokens={chunk}.*at least 1"):
+        in_chunks(chunk)(*sample())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h, t, a: (h, t, a | {"targets": a["targets"].T}), r"targets.*\(7, 8\).*\(8, 7\)"),
+        (lambda h, t, a: (h, t, {"targets": a["targets"]}), r"\['targets'\] lack 'weights'"),
+        (lambda h, t, a: (h[..., :1], t, a), r"table has shape \(50, 12\).*\(any, 1\)"),
+        (lambda h, t, a: (h[:0], t, a), r"hidden has shape \(0, 7, 12\)"),
+        (lambda h, t, a: (h[0], t, a), r"hidden has shape \(7, 12\).*\[B, T, ..., D\]"),
+        (lambda h, t, a: (h, t.astype(jnp.bfloat16), a), "table is bfloat16 and hidden is float32"),
+    ],
+)
+def test_arguments_that_do_not_belong_together_are_refused(change, words):
+    """Targets with their axes exchanged have as many tokens, and gave the loss of other ones."""
+    with pytest.raises(ValueError, match=words):
+        in_chunks(8)(*change(*sample()))
+
+
+def test_weights_that_are_all_zero_give_zeros_without_nan():
+    hidden, table, arguments = sample()
+    arguments["weights"] = jnp.zeros((B, T))
+    (of_hidden, of_table), sums = gradients(in_chunks(8), hidden, table, arguments)
+    for array in (of_hidden, of_table, *sums.values()):
+        np.testing.assert_array_equal(array, 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (jnp.ones((V, D), jnp.bfloat16), r"table is bfloat16 and hidden.*astype\(hidden.dtype\)"),
+        (jnp.ones((V, 1)), r"table has shape \(50, 1\).*\(any, 12\)"),
+    ],
+)
+def test_a_table_of_another_width_or_dtype_is_refused(table, words):
+    hidden = jnp.ones((B, T, D))
+    with pytest.raises(ValueError, match=words):
+        project_to_vocabulary(hidden, table)
+    with pytest.raises(ValueError, match=words):
+        jax.vjp(project_to_vocabulary, hidden, table)
+
+
+@pytest.mark.parametrize(("sizes", "words"), [((0, 8), "vocab_size=0"), ((8, -1), "d_model=-1")])
+def test_sizes_of_nothing_have_no_chunks(sizes, words):
+    with pytest.raises(ValueError, match=f"{words}.*at least 1"):
+        automatic_chunk_tokens(*sizes, "cpu")

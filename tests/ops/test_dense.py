@@ -27,3 +27,19 @@ def test_no_activation_is_transposed():
     program = step.lower(x, kernel).compile().as_text()
     assert "f32[2048,24]" in program or "f32[64,32,24]" in program
     assert "f32[24,2048]" not in program
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (jnp.ones((1, 4)), r"kernel has shape \(1, 4\).*\(3, any\)"),
+        (jnp.ones((3, 4, 5)), r"kernel has shape \(3, 4, 5\).*\[D, F\]"),
+        (jnp.ones((3, 4), jnp.bfloat16), r"kernel is bfloat16 and x is float32.*astype\(x.dtype\)"),
+    ],
+)
+def test_a_kernel_of_another_shape_or_dtype_is_refused(kernel, words):
+    """A single row was broadcast, and the gradient of a bfloat16 array was float32."""
+    with pytest.raises(ValueError, match=words):
+        dense(jnp.ones((2, 3)), kernel)
+    with pytest.raises(ValueError, match=words):
+        jax.vjp(dense, jnp.ones((2, 3)), kernel)

@@ -3,6 +3,8 @@
 Bounds are 5 standard deviations of what independent bits would give; keys are fixed.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,3 +146,34 @@ def test_mask_is_the_same_on_eight_devices(spec):
     out = drop(x)
     assert len(out.sharding.device_set) == 8
     np.testing.assert_array_equal(np.asarray(out) > 0, mask(9))
+
+
+@pytest.mark.parametrize("rate", [1, 1.0, 1.0 - 1e-12])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
+def test_a_rate_of_one_gives_zeros_with_zero_gradients(rate, dtype):
+    x = jnp.array([1.0, -2.0, 3e4, jnp.inf], dtype)
+    out, pull_back = jax.vjp(lambda x: dropout(x, rate, jax.random.key(0)), x)
+    (gradient,) = pull_back(jnp.ones(4, dtype))
+    assert out.dtype == gradient.dtype == dtype
+    np.testing.assert_array_equal(out, np.zeros(4))
+    np.testing.assert_array_equal(gradient, np.zeros(4))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, 2, math.nan, math.inf, np.float32(-1)])
+def test_a_rate_that_is_no_probability_is_refused(rate):
+    with pytest.raises(ValueError, match=rf"rate={float(rate)}.*from 0 to 1"):
+        dropout(jnp.ones(4), rate, jax.random.key(0))
+    with pytest.raises(ValueError, match="rate="):
+        jax.jit(dropout, static_argnums=1)(jnp.ones(4), float(rate), jax.random.key(0))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_integers_are_refused_since_their_scale_would_be_rounded(rate):
+    with pytest.raises(ValueError, match="x is int32.*float32"):
+        dropout(jnp.arange(4, dtype=jnp.int32), rate, jax.random.key(0))
+
+
+def test_a_rate_may_be_a_number_of_numpy_or_jax():
+    wanted = dropout(jnp.ones(64), 0.5, jax.random.key(0))
+    for rate in (np.float32(0.5), jnp.float32(0.5)):
+        np.testing.assert_array_equal(dropout(jnp.ones(64), rate, jax.random.key(0)), wanted)

@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer.ops.kv_cache import LayerCache, cache_mask, write_cache
 
@@ -28,3 +29,28 @@ def test_cache_mask_is_the_causal_mask_from_the_index_on():
     assert mask.dtype == jnp.bool_
     np.testing.assert_array_equal(mask, expected)
     np.testing.assert_array_equal(cache_mask(jnp.int32(0), 1, 3), [[[[True, False, False]]]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "words"),
+    [
+        ((1, 2, 3, 4), 0, r"key has shape \(1, 2, 3, 4\).*\(2, 2, 3, 4\)"),
+        ((2, 2, 1, 4), 0, r"key has shape \(2, 2, 1, 4\)"),
+        ((2, 2, 3, 2), 0, r"key has shape \(2, 2, 3, 2\)"),
+        ((2, 3, 4), 0, r"key has shape \(2, 3, 4\).*\[B, T, N, H\]"),
+        ((2, 6, 3, 4), jnp.int32(0), "6 keys.*cache of 5.*longer"),
+        ((2, 2, 3, 4), 4, "index=4.*2 keys.*cache of 5.*0 to 3"),
+        ((2, 2, 3, 4), -1, "index=-1.*0 to 3"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(shape, index, words):
+    """One row would be written to the first only, and what goes past the end moves back."""
+    cache = LayerCache(jnp.zeros((2, 5, 3, 4)), jnp.zeros((2, 5, 3, 4)))
+    with pytest.raises(ValueError, match=words):
+        write_cache(cache, jnp.ones(shape), jnp.ones(shape), index)
+
+
+def test_values_of_another_shape_than_the_keys_are_refused():
+    cache = LayerCache(jnp.zeros((2, 5, 3, 4)), jnp.zeros((2, 5, 3, 4)))
+    with pytest.raises(ValueError, match=r"value has shape \(2, 1, 3, 4\).*\(2, 2, 3, 4\)"):
+        write_cache(cache, jnp.ones((2, 2, 3, 4)), jnp.ones((2, 1, 3, 4)), 0)

@@ -44,3 +44,24 @@ def test_bfloat16_keeps_float32_statistics():
     wide = layer_norm(x.astype(jnp.bfloat16).astype(jnp.float32), scale, bias, 1e-6)
     assert narrow.dtype == jnp.bfloat16
     np.testing.assert_allclose(narrow.astype(jnp.float32), wide, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(scale=jnp.ones(1)), r"scale has shape \(1,\).*\(8\)"),
+        (dict(bias=jnp.ones(1)), r"bias has shape \(1,\).*\(8\)"),
+        (dict(x=jnp.ones((2, 1))), r"scale has shape \(8,\).*\(1\)"),
+        (dict(x=jnp.ones((2, 8), jnp.int32)), "x is int32.*float32"),
+        (dict(bias=jnp.ones(8, jnp.bfloat16)), "bias is bfloat16 and scale is float32"),
+        (dict(epsilon=-1e-6), "epsilon=-1e-06.*at least 0"),
+        (dict(epsilon=float("nan")), "epsilon=nan.*at least 0"),
+    ],
+)
+def test_what_is_refused(changes, words):
+    arguments = dict(x=jnp.ones((2, 8)), scale=jnp.ones(8), bias=jnp.ones(8), epsilon=1e-6)
+    x, *others = (arguments | changes).values()
+    with pytest.raises(ValueError, match=words):
+        layer_norm(x, *others)
+    with pytest.raises(ValueError, match=words):
+        jax.vjp(lambda x: layer_norm(x, *others).astype(jnp.float32), x)

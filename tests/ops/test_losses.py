@@ -142,3 +142,63 @@ def test_gradients_of_two_passes_are_those_of_the_equation(field, dtype):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, tolerance, tolerance), values, wanted
     )
+
+
+LOSSES = {
+    "one pass": lambda z, t, eps=0.1: label_smoothed_cross_entropy(z[..., 0, :], t, eps),
+    "two passes": lambda z, t, eps=0.1: two_pass_cross_entropy(z, t, eps, 1.0),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_what_a_loss_refuses(loss):
+    logits, targets = jnp.zeros((2, 3, 2, 5)), jnp.zeros((2, 3), jnp.int32)
+    assert loss(logits, targets).loss.shape == (2, 3)
+    for eps in (-0.1, 1.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match=f"label_smoothing={eps}.*0 to below 1"):
+            loss(logits, targets, eps)
+    for shape in ((2, 1), (1, 3), (3,), (3, 2), (2, 3, 1)):  # (2, 1) was broadcast without a word
+        with pytest.raises(ValueError, match=r"\(2, 3|2, any\)"):
+            loss(logits, jnp.zeros(shape, jnp.int32))
+    for dtype in (jnp.float32, jnp.bool_):
+        with pytest.raises(ValueError, match=f"targets is {jnp.dtype(dtype)}.*int32"):
+            loss(logits, targets.astype(dtype))
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_two_passes_are_two(passes):
+    with pytest.raises(ValueError, match=rf"logits.*\(3, {passes}, 5\).*\[..., 2, V\]"):
+        two_pass_cross_entropy(jnp.zeros((3, passes, 5)), jnp.zeros(3, jnp.int32), 0.1, 1.0)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, math.nan, math.inf])
+def test_a_weight_of_the_divergence_that_is_none_is_refused(alpha):
+    with pytest.raises(ValueError, match=f"alpha={alpha}.*at least 0"):
+        two_pass_cross_entropy(jnp.zeros((3, 2, 5)), jnp.zeros(3, jnp.int32), 0.1, alpha)
+
+
+def test_ids_beyond_the_vocabulary_give_nan():
+    losses = label_smoothed_cross_entropy(jnp.zeros((2, 5)), jnp.array([4, 5], jnp.int32))
+    np.testing.assert_array_equal(np.isnan(losses.loss), [False, True])
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_no_rows_are_no_losses(rows):
+    losses = label_smoothed_cross_entropy(jnp.zeros((rows, 5)), jnp.zeros(rows, jnp.int32))
+    assert losses.loss.shape == (rows,)
+
+
+@pytest.mark.parametrize(
+    ("targets", "positions", "words"),
+    [
+        (np.zeros((2, 0), np.int32), None, r"targets has shape \(2, 0\).*at least one"),
+        (np.zeros((3,), np.int32), None, r"targets has shape \(3,\).*\[B, T\]"),
+        (np.zeros((2, 3, 4), np.int32), None, r"targets has shape \(2, 3, 4\).*\[B, T\]"),
+        (np.zeros((2, 3), np.float32), None, "targets is float32.*int32"),
+        (np.zeros((2, 3), np.int32), np.zeros((1, 3), np.int32), r"positions.*\(1, 3\).*\(2, 3\)"),
+        (np.zeros((1, 3), np.int32), np.zeros((2, 3), np.int32), r"positions.*\(2, 3\).*\(1, 3\)"),
+    ],
+)
+def test_what_shift_right_refuses(targets, positions, words):
+    with pytest.raises(ValueError, match=words):
+        shift_right(targets, 2, positions)

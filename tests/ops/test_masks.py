@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer.ops.masks import causal_mask, combine_masks, padding_mask, segment_mask
 
@@ -36,3 +37,37 @@ def test_combined_masks_are_the_logical_and():
     assert combine_masks(None, None) is None
     assert combine_masks() is None
     assert combine_masks(None, rows) is rows
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4)])
+def test_padding_mask_refuses_other_axes_and_float_ids(shape):
+    with pytest.raises(ValueError, match=r"tokens has shape .*\[B, S\]"):
+        padding_mask(jnp.zeros(shape, jnp.int32), 0)
+    with pytest.raises(ValueError, match="tokens is float32.*int32"):
+        padding_mask(jnp.zeros((2, 3)), 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "words"),
+    [
+        ((1, 4), (2, 5), r"key_segments has shape \(2, 5\).*\(1, any\)"),
+        ((2, 4), (1, 5), r"key_segments has shape \(1, 5\).*\(2, any\)"),
+        ((4,), (2, 5), r"query_segments has shape \(4,\).*\[B, T\]"),
+        ((2, 4), (5,), r"key_segments has shape \(5,\).*\[B, S\]"),
+    ],
+)
+def test_segments_of_other_rows_are_refused(query, key, words):
+    with pytest.raises(ValueError, match=words):
+        segment_mask(jnp.ones(query, jnp.int32), jnp.ones(key, jnp.int32))
+
+
+def test_segments_that_are_no_integers_are_refused():
+    with pytest.raises(ValueError, match="key_segments is float32.*int32"):
+        segment_mask(jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.float32])
+def test_masks_that_are_not_bool_are_refused(dtype):
+    """The and of 2 and 1 is 0 bit by bit."""
+    with pytest.raises(ValueError, match=rf"masks\[1\] is {jnp.dtype(dtype)}.*bool"):
+        combine_masks(None, jnp.ones((1, 1, 2, 2), dtype), causal_mask(2))

@@ -24,11 +24,6 @@ def test_sinusoidal_table_equals_the_paper():
     )
 
 
-def test_odd_width_is_refused():
-    with pytest.raises(ValueError, match="d_model=5 is odd"):
-        sinusoidal_positions(3, 5)
-
-
 @pytest.mark.parametrize(("length", "tolerance"), [(100, 1e-5), (1024, 1e-4)])
 def test_encoded_positions_equal_the_table(length, tolerance):
     table = sinusoidal_positions(length, 16)
@@ -84,3 +79,37 @@ def test_rotary_keeps_the_dtype():
     assert turned.dtype == jnp.bfloat16
     wide = apply_rotary(x.astype(jnp.float32), positions)
     np.testing.assert_array_equal(turned, wide.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("size", [1, 5, 7])
+def test_rotary_refuses_an_odd_last_axis(size):
+    """One channel came back as none, and five did not fit to their own angles."""
+    with pytest.raises(ValueError, match=rf"H={size};.*even.*{size + 1}"):
+        apply_rotary(jnp.ones((1, 3, 2, size)), jnp.arange(3, dtype=jnp.int32)[None])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 4), (3,), (3, 3), (2, 3, 1)])
+def test_rotary_refuses_positions_of_another_shape(shape):
+    with pytest.raises(ValueError, match=r"positions.*\[B, T\] or \[1, T\]"):
+        apply_rotary(jnp.ones((2, 3, 2, 4)), jnp.zeros(shape, jnp.int32))
+
+
+@pytest.mark.parametrize("x", [jnp.ones((1, 3, 4)), jnp.ones((1, 3, 2, 4), jnp.int32)])
+def test_rotary_refuses_other_axes_and_integers(x):
+    with pytest.raises(ValueError, match=r"x (has shape \(1, 3, 4\).*N, H|is int32.*float32)"):
+        apply_rotary(x, jnp.arange(3, dtype=jnp.int32)[None])
+
+
+@pytest.mark.parametrize("d_model", [-2, 0, 1, 5])
+def test_a_width_that_has_no_pairs_is_refused(d_model):
+    words = rf"d_model={d_model};.*such as {max(2, d_model + 1)}"
+    with pytest.raises(ValueError, match=words):
+        sinusoidal_positions(3, d_model)
+    with pytest.raises(ValueError, match=words):
+        encode_positions(jnp.arange(3, dtype=jnp.int32), d_model)
+
+
+def test_a_negative_length_is_refused_and_none_is_an_empty_table():
+    with pytest.raises(ValueError, match="length=-1"):
+        sinusoidal_positions(-1, 4)
+    assert sinusoidal_positions(0, 4).shape == (0, 4)
