@@ -12,6 +12,7 @@ import zlib
 import numpy as np
 
 from jaxformer.visualization.packed_arrays import pack_floats, pack_weights
+from jaxformer.visualization.page_data import VERSION
 
 VOCAB_SIZE = 4000
 EOS, BOS = "</s>", "<s>"
@@ -33,7 +34,7 @@ def example_report(sentences=None, **model) -> dict:
         "num_decoder_layers": 3,
     } | model
     return {
-        "version": 1,
+        "version": VERSION,
         "model": {
             "d_ff": 4 * shape["d_model"],
             "norm": "post",
@@ -89,6 +90,7 @@ def example_sentence(
         "reference": None if reference is None else detokenized(reference.split(" ")),
         "score": beam["returned"][0]["score"],
         "log_prob": total,
+        "truncated": beam["returned"][0]["truncated"],
         "source_pieces": source_pieces,
         "target_pieces": target_pieces,
         "decoder_pieces": decoder_pieces,
@@ -149,9 +151,12 @@ def ranked(log_probs: dict[str, float]) -> list[str]:
     return sorted(log_probs, key=log_probs.get, reverse=True)
 
 
+def candidate(log_probs: dict[str, float], piece: str) -> dict:
+    return {"id": piece_id(piece), "text": piece, "log_prob": log_probs[piece]}
+
+
 def choice(log_probs: dict[str, float], piece: str) -> dict:
-    log_prob = log_probs[piece]
-    return {"id": piece_id(piece), "text": piece, "log_prob": log_prob, "logit": log_prob + 9.25}
+    return {**candidate(log_probs, piece), "logit": log_probs[piece] + 9.25}
 
 
 def entropy(log_probs: dict[str, float]) -> float:
@@ -192,7 +197,7 @@ def reference_steps(pieces: list[str], language: list[str]) -> dict:
         "losses": [0.9 * -x + 0.1 * 9.0 for x in log_probs],
         "entropy": [entropy(d) for d in every],
         "smoothed": {"on": 0.9 + 0.1 / VOCAB_SIZE, "off": 0.1 / VOCAB_SIZE},
-        "top": [[choice(d, piece) for piece in ranked(d)[:10]] for d in every],
+        "top": [[candidate(d, piece) for piece in ranked(d)[:10]] for d in every],
     }
 
 
@@ -222,7 +227,6 @@ def search(language: list[str], width: int) -> tuple[dict, list[str]]:
                 {
                     "parent": parent,
                     "step": step,
-                    "id": piece_id(prefix[-1]),
                     "text": prefix[-1],
                     "log_prob": total,
                     "score": score,

@@ -1,7 +1,7 @@
 """One HTML file that shows a translation from the inside: no network, no server, no other file.
 
-The page's parts are in `assets/`; the numbers it shows come from `page_data` (its docstring has the
-schema). Everything that reaches the document as text goes through `textContent`, and the content
+The page's parts are in `assets/`; the numbers it shows come from `page_data`, whose `SCHEMA` lists
+the fields. Everything that reaches the document as text goes through `textContent`, and the content
 security policy lets nothing run or load but the style and the script of this package.
 """
 
@@ -16,7 +16,7 @@ from importlib.resources import files
 
 from jaxformer.errors import InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # In this order they are one function body: each file uses names of the files before it.
 SCRIPTS = (
     "numbers.js",
@@ -45,7 +45,7 @@ def render_page(data: dict) -> str:
     """The page of a report: a whole HTML document that opens from disk.
 
     Args:
-      data: the report, schema version 1, of at least one sentence.
+      data: the report, of this schema version and at least one sentence.
 
     Returns:
       UTF-8 text; lone surrogates and the marks of HTML are escaped in the data.

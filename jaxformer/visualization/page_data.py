@@ -1,38 +1,7 @@
-"""What an HTML report knows of its sentences: plain data for JSON, schema version 1.
+"""What an HTML report knows of its sentences: plain data for JSON, its fields listed in `SCHEMA`.
 
 Pieces have their text as the vocabulary writes it. Log-probabilities are natural, probabilities
-and entropies (nats) are of the model's own distribution. `A[...]` is a packed array of this shape,
-see `packed_arrays`: float32, and for attention integers whose rows sum to 1 / scale.
-
-    {"version": 1,
-     "model": {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "norm",
-       "positions", "activation", "vocab_size", "label_smoothing", "source_language",
-       "target_language", "checkpoint",
-       "encoder_layers": [int], "decoder_layers": [int]},   the layers that the arrays hold, from 0
-     "sentences": [{
-       "source": str, "translation": str, "reference": str | null,
-       "score": float, "log_prob": float,                   of the translation
-       "source_pieces": [P], "target_pieces": [P],          EOS last
-       "decoder_pieces": [P],                               what the decoder reads: BOS first
-       "encoder": {"embedding": A[S, D], "positions": A[S, D], "sum": A[S, D],
-         "layers": A[L, S, D], "final_norm": A[S, D] | null (post-norm),
-         "attention": A[L, N, S, S]},
-       "decoder": {the same of T pieces,
-         "self_attention": A[L, N, T, T], "cross_attention": A[L, N, T, S]},
-       "steps": [{"top": [C x 10], "chosen": C, "entropy": float,
-         "layers": [[{"id", "text", "prob"} x 3]]}],        what each decoder layer would say
-       "reference_steps": null | {                          fed with the reference
-         "pieces": [P], "log_probs": [float], "losses": [float, label-smoothed],
-         "entropy": [float], "smoothed": {"on": float, "off": float}, "top": [[C x 10]]},
-       "beam": {"strategy": "beam" | "greedy" | "sample", "width": int,
-         "length_penalty": "gnmt" | "power" | null, "alpha": float | null,
-         "returned": [{"text", "score", "log_prob", "truncated", "node": int}],   best first
-         "nodes": [{"parent": int (-1: BOS), "step": int, "id": int, "text": str,
-           "log_prob": float (of the whole hypothesis), "score": float | null,
-           "state": "kept" | "dropped" | "finished", "returned": rank | null}]}}]}
-
-    P = {"id": int, "text": str, "word": int from 0}
-    C = {"id": int, "text": str, "log_prob": float, "logit": float}
+and entropies (nats) are of the model's own distribution.
 """
 
 from __future__ import annotations
@@ -52,7 +21,64 @@ from jaxformer.visualization.packed_arrays import pack_floats, pack_weights
 from jaxformer.visualization.trace import ReferenceTrace, SentenceTrace
 from jaxformer.visualization.words import word_indices
 
-VERSION = 1
+VERSION = 2
+# Every field that `page_data` writes and the page reads, by kind of object; a test holds both sides
+# to it. `A[...]` is a packed array of this shape, see `packed_arrays`.
+SCHEMA = {
+    "Report": {"version": "int", "model": "Model", "sentences": "[Sentence]"},
+    "Model": {
+        "d_model": "int", "d_ff": "int", "num_heads": "int",
+        "num_encoder_layers": "int", "num_decoder_layers": "int",
+        "encoder_layers": "[int]", "decoder_layers": "[int]",  # that the arrays hold, from 0
+        "norm": "str", "positions": "str", "activation": "str",
+        "vocab_size": "int", "label_smoothing": "float",
+        "source_language": "str", "target_language": "str", "checkpoint": "str",
+    },
+    "Sentence": {
+        "source": "str", "translation": "str", "reference": "str | null",
+        "score": "float", "log_prob": "float", "truncated": "bool",  # of the translation
+        "source_pieces": "[Piece]", "target_pieces": "[Piece]",  # EOS last
+        "decoder_pieces": "[Piece]",  # what the decoder reads: BOS first
+        "encoder": "Encoder", "decoder": "Decoder",
+        "steps": "[Step]", "reference_steps": "Reference | null", "beam": "Beam",
+    },
+    "Piece": {"id": "int", "text": "str", "word": "int"},  # words are numbered from 0
+    "Encoder": {
+        "embedding": "A[S, D]", "positions": "A[S, D]", "sum": "A[S, D]", "layers": "A[L, S, D]",
+        "final_norm": "A[S, D] | null",  # null with post-norm
+        "attention": "A[L, N, S, S]",
+    },
+    "Decoder": {
+        "embedding": "A[T, D]", "positions": "A[T, D]", "sum": "A[T, D]", "layers": "A[L, T, D]",
+        "final_norm": "A[T, D] | null",
+        "self_attention": "A[L, N, T, T]", "cross_attention": "A[L, N, T, S]",
+    },
+    "Step": {  # the ten most probable pieces, and three that each layer would say
+        "top": "[Choice]", "chosen": "Choice", "entropy": "float", "layers": "[[Guess]]",
+    },
+    "Choice": {"id": "int", "text": "str", "log_prob": "float", "logit": "float"},
+    "Guess": {"id": "int", "text": "str", "prob": "float"},
+    "Reference": {  # fed with the reference; losses are label-smoothed
+        "pieces": "[Piece]", "log_probs": "[float]", "losses": "[float]", "entropy": "[float]",
+        "smoothed": "Smoothed", "top": "[[Candidate]]",
+    },
+    "Smoothed": {"on": "float", "off": "float"},  # what training asks of the target, of each other
+    "Candidate": {"id": "int", "text": "str", "log_prob": "float"},
+    "Beam": {
+        "strategy": "str", "width": "int",  # beam, greedy or sample
+        "length_penalty": "str | null", "alpha": "float | null",  # of beam search
+        "returned": "[Hypothesis]", "nodes": "[Node]",  # best first; step by step
+    },
+    "Hypothesis": {
+        "text": "str", "score": "float", "log_prob": "float", "truncated": "bool",
+        "node": "int",  # number of its last one
+    },
+    "Node": {  # parent -1: BOS; log_prob of the whole hypothesis; state: kept, dropped or finished
+        "parent": "int", "step": "int", "text": "str", "log_prob": "float",
+        "score": "float | null", "state": "str", "returned": "int | null",  # rank
+    },
+    "Array": {"shape": "[int]", "dtype": "str", "scale": "float", "data": "str"},
+}  # fmt: skip
 MAX_DATA_BYTES = 19_000_000  # with the page's own parts under 20 MB, which browsers open well
 DECIMALS = 8  # of single numbers
 
@@ -144,6 +170,7 @@ def sentence_data(
         "reference": trace.reference,
         "score": _number(best.score),
         "log_prob": _number(best.log_prob),
+        "truncated": best.truncated,
         "source_pieces": piece_data(source, trace.source_ids, trace.source_pieces),
         "target_pieces": piece_data(target, trace.target_ids, trace.target_pieces),
         "decoder_pieces": piece_data(target, trace.decoder_ids, trace.decoder_pieces),
@@ -196,10 +223,16 @@ def _step_data(trace: SentenceTrace, target: Tokenizer, layers: Sequence[int]) -
             for token, text, prob in zip(ids, target.pieces(ids), probs, strict=True)
         ]
 
+    def choices(step: int, ids: list[int]) -> list[dict[str, Any]]:
+        return [
+            {**candidate, "logit": _number(decoder.logits[step, candidate["id"]])}
+            for candidate in _candidates(decoder, step, ids, target)
+        ]
+
     return [
         {
-            "top": _choices(decoder, step, decoder.top_ids[step].tolist(), target),
-            "chosen": _choices(decoder, step, [int(token)], target)[0],
+            "top": choices(step, decoder.top_ids[step].tolist()),
+            "chosen": choices(step, [int(token)])[0],
             "entropy": _number(decoder.entropy[step]),
             "layers": [lens(layer, step) for layer in layers],
         }
@@ -207,16 +240,11 @@ def _step_data(trace: SentenceTrace, target: Tokenizer, layers: Sequence[int]) -
     ]
 
 
-def _choices(
+def _candidates(
     distributions: DecoderTrace | ReferenceTrace, step: int, ids: list[int], target: Tokenizer
 ) -> list[dict[str, Any]]:
     return [
-        {
-            "id": token,
-            "text": text,
-            "log_prob": _number(distributions.log_probs[step, token]),
-            "logit": _number(distributions.logits[step, token]),
-        }
+        {"id": token, "text": text, "log_prob": _number(distributions.log_probs[step, token])}
         for token, text in zip(ids, target.pieces(ids), strict=True)
     ]
 
@@ -233,7 +261,7 @@ def _reference_data(trace: SentenceTrace, target: Tokenizer) -> dict[str, Any] |
         "losses": [_number(loss) for loss in reference.losses],
         "entropy": [_number(entropy) for entropy in reference.entropy],
         "smoothed": {"on": on, "off": off},
-        "top": [_choices(reference, i, reference.top_ids[i].tolist(), target) for i in steps],
+        "top": [_candidates(reference, i, reference.top_ids[i].tolist(), target) for i in steps],
     }
 
 
@@ -261,7 +289,6 @@ def _beam_data(trace: SentenceTrace, target: Tokenizer, top_beams: int | None) -
             {
                 "parent": node.parent,
                 "step": node.step,
-                "id": node.token,
                 "text": text,
                 "log_prob": _number(node.log_prob),
                 "score": None if node.score is None else _number(node.score),

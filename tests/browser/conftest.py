@@ -48,14 +48,16 @@ def report():
 
 @pytest.fixture
 def open_report(chromium, tmp_path):
-    """open_report(data or file, width=1280, theme="light"): the page, shown from disk.
+    """open_report(data or file, width=1280, theme="light", before=""): the page, shown from disk.
+
+    `before` is JavaScript that runs before the page's own.
 
     At the end of the test no page may have written to the console, raised, opened a dialog or
     asked for anything but its own file.
     """
     contexts, complaints = [], []
 
-    def open_page(source, width=1280, height=900, theme="light", **options):
+    def open_page(source, width=1280, height=900, theme="light", before="", **options):
         path = source
         if isinstance(source, dict):
             path = tmp_path / f"report-{len(contexts)}.html"
@@ -69,6 +71,7 @@ def open_report(chromium, tmp_path):
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(TIMEOUT)
+        page.add_init_script(before)
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))

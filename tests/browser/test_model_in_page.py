@@ -29,6 +29,7 @@ def test_page_shows_what_the_model_computed(open_report, check_arrays, parameter
             page.locator("dd.source", has_text="window.harmed").wait_for()
         shown = page.locator("#sentence dd").evaluate_all("all => all.map((d) => d.textContent)")
         assert shown == [line, translator(line), "le chat dort"]
+        assert page.locator("#cut").is_visible() == trace.hypotheses[0].truncated
         check_arrays(page, number, lambda side, name, t=trace: getattr(getattr(t, side), name))
         log_probs = page.locator("#next-piece .chip").evaluate_all(
             "chips => chips.map((chip) => Number(chip.dataset.logProb))"
@@ -44,3 +45,16 @@ def test_page_shows_what_the_model_computed(open_report, check_arrays, parameter
     else:
         assert page.locator("#source-vectors .strip").count() == 3
         assert page.locator(".model-figure .norm").count() == 5
+
+
+def test_a_translation_over_max_length_is_said_to_be_cut(open_report, parameters_of):
+    limits = {"max_length_factor": 0.0, "max_length_extra": 3}
+    translator = make_translator(parameters_of, **limits)
+    trace = trace_sentence(translator, TEXT)
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    page = open_report(page_data([trace], Config(model=translator.model.config), tokenizers, "1"))
+    assert page.locator("#target-pieces .chip").count() == 3
+    assert page.locator("#cut").is_visible()
+    assert "length limit" in page.locator("#cut").inner_text()
+    cut = sum(hypothesis.truncated for hypothesis in trace.hypotheses)
+    assert page.locator(".returned .cut").count() == cut > 0

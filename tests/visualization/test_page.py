@@ -122,7 +122,7 @@ def test_numbers_that_json_lacks_are_refused(report, value):
         render_page(data)
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1"])
+@pytest.mark.parametrize("version", [0, 1, None, "2"])
 def test_another_schema_version_is_refused(report, version):
     with pytest.raises(InputError, match=f"version {version}"):
         render_page(report | {"version": version})

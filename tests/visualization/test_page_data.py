@@ -48,7 +48,7 @@ def page(translator, traces):
 
 
 def test_the_model(page):
-    assert page["version"] == 1
+    assert page["version"] == 2
     assert page["model"] == {
         "d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 2,
         "num_decoder_layers": 2, "norm": "post", "positions": "sinusoidal", "activation": "relu",
@@ -140,17 +140,20 @@ def test_the_reference(page, traces):
     np.testing.assert_allclose(found["losses"], reference.losses, atol=1e-6)
     assert found["smoothed"]["on"] + 299 * found["smoothed"]["off"] == pytest.approx(1, abs=1e-6)
     assert [[c["id"] for c in step] for step in found["top"]] == reference.top_ids.tolist()
+    for step, candidates in enumerate(found["top"]):
+        expected = [reference.log_probs[step, c["id"]] for c in candidates]
+        np.testing.assert_allclose([c["log_prob"] for c in candidates], expected, atol=1e-6)
 
 
-def test_the_beam(page, traces):
+def test_the_beam(page, translator, traces):
     for sentence, trace in zip(page["sentences"], traces, strict=True):
         beam = sentence["beam"]
         assert (beam["strategy"], beam["width"]) == ("beam", 4)
         assert (beam["length_penalty"], beam["alpha"]) == ("gnmt", 0.6)
-        assert len(beam["nodes"]) == len(trace.beam.nodes)
-        for found, node in zip(beam["nodes"], trace.beam.nodes, strict=True):
-            assert (found["parent"], found["step"], found["id"], found["state"]) == (
-                node.parent, node.step, node.token, node.state,
+        texts = translator.target_tokenizer.pieces([node.token for node in trace.beam.nodes])
+        for found, node, text in zip(beam["nodes"], trace.beam.nodes, texts, strict=True):
+            assert (found["parent"], found["step"], found["text"], found["state"]) == (
+                node.parent, node.step, text, node.state,
             )  # fmt: skip
             assert found["log_prob"] == pytest.approx(node.log_prob, abs=1e-6)
         for rank, (found, hypothesis) in enumerate(

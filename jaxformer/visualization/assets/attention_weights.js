@@ -8,8 +8,8 @@ const ATTENTION_KINDS = {
     note: "Each piece of the source looks at all pieces of the source.",
     array: (arrays) => arrays.encoder.attention,
     side: "encoder",
-    rows: "source_pieces",
-    columns: "source_pieces",
+    rows: (sentence) => sentence.source_pieces,
+    columns: (sentence) => sentence.source_pieces,
   },
   decoder: {
     label: "Decoder",
@@ -17,8 +17,8 @@ const ATTENTION_KINDS = {
     note: "Each piece of the translation looks at itself and at those before it.",
     array: (arrays) => arrays.decoder.self_attention,
     side: "decoder",
-    rows: "decoder_pieces",
-    columns: "decoder_pieces",
+    rows: (sentence) => sentence.decoder_pieces,
+    columns: (sentence) => sentence.decoder_pieces,
   },
   cross: {
     label: "Decoder → encoder",
@@ -26,8 +26,8 @@ const ATTENTION_KINDS = {
     note: "Each piece of the translation looks at the source.",
     array: (arrays) => arrays.decoder.cross_attention,
     side: "decoder",
-    rows: "decoder_pieces",
-    columns: "source_pieces",
+    rows: (sentence) => sentence.decoder_pieces,
+    columns: (sentence) => sentence.source_pieces,
   },
 };
 
@@ -69,9 +69,9 @@ function groupWeights(array, layer, head, rows, columns) {
 function attentionView(sentence, arrays, chosen) {
   const kind = ATTENTION_KINDS[chosen.kind];
   const array = kind.array(arrays);
-  const named = chosen.byChoice && kind.side === "decoder" ? "target_pieces" : kind.rows;
-  const rows = groupPieces(sentence[named], chosen.joined);
-  const columns = groupPieces(sentence[kind.columns], chosen.joined);
+  const byChoice = chosen.byChoice && kind.side === "decoder";
+  const rows = groupPieces(byChoice ? sentence.target_pieces : kind.rows(sentence), chosen.joined);
+  const columns = groupPieces(kind.columns(sentence), chosen.joined);
   const layer = chosen.layers[chosen.kind];
   const heads = Array.from({ length: array.shape[1] }, (_, head) => (
     groupWeights(array, layer, head, rows, columns)));

@@ -28,9 +28,11 @@ function countStates(layout) {
   return counts;
 }
 
-function beamNote({ width }, counts) {
-  if (width === 1) return "One hypothesis: at each step the most probable piece is taken.";
-  return `At each step the ${width} most probable beginnings are kept and continued. A column holds the candidates of one step, the most probable on top, with the log-probability of the whole beginning. ${counts.finished} reached the end of the sentence; their score is the log-probability over the length penalty.`;
+function beamNote(beam, counts) {
+  if (beam.strategy === "greedy") return "One hypothesis: at each step the most probable piece is taken.";
+  if (beam.strategy === "sample") return "One hypothesis: at each step a piece is drawn at random.";
+  const base = { gnmt: "((5 + L) / 6)", power: "L" }[beam.length_penalty];
+  return `At each step the ${beam.width} most probable beginnings are kept and continued. A column holds the candidates of one step, the most probable on top, with the log-probability of the whole beginning. ${counts.finished} ended; their score is the log-probability divided by the length penalty ${base}^${beam.alpha}, for L pieces with the end of the sentence.`;
 }
 
 function beamLegend(counts) {
@@ -79,7 +81,7 @@ function drawBeam(section) {
 
 function drawNode(section, node) {
   const score = node.state === "finished" && node.score !== null ? `score ${decimal(node.score, 3)}` : decimal(node.log_prob, 2);
-  const rank = node.returned === null || node.returned === undefined ? "" : `, returned as number ${node.returned + 1}`;
+  const rank = node.returned === null ? "" : `, returned as number ${node.returned + 1}`;
   return svg(
     "g",
     {
@@ -123,13 +125,13 @@ function showPath(section, index) {
   const states = {
     kept: node.leaf ? "kept when the search ended" : "kept",
     dropped: "dropped",
-    finished: "finished",
+    finished: section.sentence.beam.returned[node.returned]?.truncated ? "ended by the length limit" : "finished",
   };
   section.readout.replaceChildren(
     element("bdi", { class: "so-far", lang: report.model.target_language }, textTo(layout, index)),
     ` ${states[node.state]}; log-probability ${decimal(before, 3)} + (${decimal(node.log_prob - before, 3)}) = `,
     element("b", {}, decimal(node.log_prob, 3)),
-    node.score === null || node.score === undefined ? "" : `, score ${decimal(node.score, 4)}`,
+    node.score === null ? "" : `, score ${decimal(node.score, 4)}`,
   );
 }
 
@@ -149,6 +151,7 @@ function returnedList(section) {
     element("span", { class: "rank" }, `#${rank + 1}`),
     element("bdi", { class: "hypothesis", lang: report.model.target_language }, hypothesis.text),
     element("span", { class: "numbers" }, `score ${decimal(hypothesis.score, 4)}, log p ${decimal(hypothesis.log_prob, 3)}`),
+    hypothesis.truncated ? element("span", { class: "cut" }, "cut at the length limit") : null,
   )));
   return element("ol", { class: "returned", "aria-label": "Returned translations" }, items);
 }

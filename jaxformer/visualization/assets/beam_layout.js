@@ -10,7 +10,8 @@ const BEAM_LEFT = 72; // room for the beginning
  * A column holds the candidates of one step, the most probable sentence beginning on top.
  */
 function layOutBeam(beam) {
-  const nodes = beam.nodes.map((node, index) => ({ ...node, index, children: [] }));
+  const nodes = beam.nodes.map(({ parent, step, text, log_prob, score, state, returned }, index) => (
+    { parent, step, text, log_prob, score, state, returned, index, children: [] }));
   const columns = [];
   for (const node of nodes) {
     if (node.parent >= 0) nodes[node.parent].children.push(node.index);

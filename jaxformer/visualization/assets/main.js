@@ -39,11 +39,11 @@ function showHeading(sentence, index) {
   find("#sentence").replaceChildren(
     ...line("Source", sentence.source, source, "source"),
     ...line("Translation", sentence.translation, target, "translation"),
-    ...(sentence.reference === null || sentence.reference === undefined
-      ? [] : line("Reference", sentence.reference, target, "reference")),
+    ...(sentence.reference === null ? [] : line("Reference", sentence.reference, target, "reference")),
   );
+  find("#cut").hidden = !sentence.truncated;
   find("#scores").textContent = `log-probability ${decimal(sentence.log_prob, 4)}, score ${decimal(sentence.score, 4)}, `
-    + `${sentence.target_pieces.length} pieces${sentence.truncated ? ", ended by the length limit" : ""}`;
+    + `${sentence.target_pieces.length} pieces`;
   const count = report.sentences.length;
   find("#sentence-choice").value = index;
   find("#previous").disabled = index === 0;

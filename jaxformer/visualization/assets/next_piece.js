@@ -21,7 +21,7 @@ function tracks(sentence) {
       top: reference.top,
       entropy: reference.entropy,
       losses: reference.losses,
-      chosen: reference.pieces.map((piece, i) => ({ ...piece, log_prob: reference.log_probs[i] })),
+      chosen: reference.pieces.map(({ id, text }, i) => ({ id, text, log_prob: reference.log_probs[i] })),
       smoothed: reference.smoothed,
     };
   }
@@ -121,7 +121,12 @@ function probabilityBars(track, step) {
         element("span", { class: "number" }, percent(Math.max(0, rest))),
         element("span", { class: "mark" }))),
     element("p", { class: "readout" },
-      `Entropy ${decimal(track.entropy[step], 3)} nats: as unsure as between ${decimal(Math.exp(track.entropy[step]), 1)} equally likely pieces.`));
+      entropyNote(track, step)));
+}
+
+function entropyNote(track, step) {
+  const entropy = track.entropy[step];
+  return `Entropy ${decimal(entropy, 3)} nats: as unsure as between ${decimal(Math.exp(entropy), 1)} equally likely pieces.`;
 }
 
 /** The model's distribution beside the one-hot and the smoothed target. */
@@ -153,5 +158,5 @@ function targetTable(track, step) {
         }),
         line(`${others} others`, [Math.max(0, rest), 0, others * off], false)))),
     element("p", { class: "readout" },
-      `Label smoothing ${report.model.label_smoothing} asks for ${on.toPrecision(4)} on the target and ${off.toExponential(1).replace("-", "−")} on each other piece. The loss of this step is ${decimal(track.losses[step], 4)} nats; without smoothing it would be −log p = ${decimal(-target.log_prob, 4)}.`));
+      `Label smoothing ${report.model.label_smoothing} asks for ${on.toPrecision(4)} on the target and ${off.toExponential(1).replace("-", "−")} on each other piece. The loss of this step is ${decimal(track.losses[step], 4)} nats; without smoothing it would be −log p = ${decimal(-target.log_prob, 4)}. ${entropyNote(track, step)}`));
 }

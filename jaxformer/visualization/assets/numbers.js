@@ -8,7 +8,8 @@ function unpack(packed) {
   return unpacked.get(packed);
 }
 
-async function inflate({ shape, dtype, scale, data }) {
+async function inflate(packed) {
+  const { shape, dtype, scale, data } = packed;
   const text = atob(data);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);

@@ -24,5 +24,6 @@ function forgetSentence() {
 
 /** The layers that the report holds, as people count them; their parameters are `layer_(n - 1)`. */
 function layerNumbers(side) {
-  return report.model[`${side}_layers`].map((layer) => layer + 1);
+  const { encoder_layers: encoder, decoder_layers: decoder } = report.model;
+  return { encoder, decoder }[side].map((layer) => layer + 1);
 }

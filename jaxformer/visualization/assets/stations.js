@@ -150,9 +150,13 @@ function chosenPiece(sentence, language) {
     const rank = top.findIndex((candidate) => candidate.id === chosen.id);
     text.replaceChildren(pieceNode(chosen.text));
     const position = rank < 0 ? "outside the ten most probable" : `number ${rank + 1} of the step`;
+    const forced = sentence.truncated && place.step === sentence.steps.length - 1;
+    const why = forced
+      ? ". The length limit put it here, not the model."
+      : ". The search weighs whole sentences: another first choice led to a less probable one, or to one that was dropped.";
     facts.replaceChildren(
-      `id ${chosen.id}, probability ${percent(Math.exp(chosen.log_prob))}, log-probability ${decimal(chosen.log_prob, 4)}; ${position}`,
-      rank === 0 ? "" : ". The search weighs whole sentences: another first choice led to a less probable one, or to one that was dropped.",
+      `id ${chosen.id}, logit ${decimal(chosen.logit, 2)}, probability ${percent(Math.exp(chosen.log_prob))}, log-probability ${decimal(chosen.log_prob, 4)}; ${position}`,
+      rank === 0 && !forced ? "" : why,
     );
   });
   return element("div", {}, text, facts);
