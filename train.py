@@ -4,9 +4,9 @@ With no flags it trains the built-in English-French corpus in runs/pocket. The s
 goes on from the last checkpoint.
 
 Exit status: 0 done, or training.max_seconds over; 1 diverged, or an error of ours; 2 bad input, a
-workdir in use or lost; 70 no sign of life (the stacks are in WORKDIR/stacks.txt); 71 another
-process of the job was lost; 130 after SIGINT and 143 after SIGTERM and SIGUSR1, saved. After 70,
-71, 130, 143 and a kill the same command goes on.
+workdir in use or lost, or a refusal of the operating system; 70 no sign of life (the stacks are in
+WORKDIR/stacks.txt); 71 another process of the job was lost; 130 after SIGINT and 143 after SIGTERM
+and SIGUSR1, saved. After 70, 71, 130, 143 and a kill the same command goes on.
 """
 
 import dataclasses
@@ -18,6 +18,8 @@ from ml_collections import config_flags
 
 from jaxformer.config import Config
 from jaxformer.errors import InputError
+from jaxformer.files.outcome import exit_status
+from jaxformer.files.streams import log_streams
 from jaxformer.parallel.launch import FLAGS, launch_of
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pocket.py"
@@ -44,57 +46,57 @@ for _name, (_kind, _default, _help) in FLAGS.items():
 
 def parse_flags(arguments: list[str]) -> list[str]:
     """Parse the command line; whatever is wrong with it is said in one line, with exit status 2."""
+    from jaxformer.commands.config_files import require_config
     from jaxformer.commands.config_overrides import check_arguments
+    from jaxformer.commands.empty_values import refuse_empty
 
+    name = str(DEFAULT_CONFIG)
     try:
-        check_arguments(arguments[1:])
-        names = [a.lstrip("-").partition("=")[0] for a in arguments[1:] if a.startswith("-")]
-        default = [] if "config" in names else [f"--config={DEFAULT_CONFIG}"]
-        return flags.FLAGS([arguments[0], *default, *arguments[1:]])
-    except (InputError, flags.Error) as error:
-        sys.exit(report(error))
+        refuse_empty(arguments[1:])
+        given = check_arguments(arguments[1:])
+        name = given or name
+        default = [] if given else [f"--config={name}"]
+        rest = flags.FLAGS([arguments[0], *default, *arguments[1:]])
+        require_config(name, _CONFIG.value)
+        return rest
+    except Exception as error:  # a config file may raise anything, and absl wraps some of it
+        print(f"error: {describe(error, name)}", file=sys.stderr)
+        sys.exit(2)
 
 
-def report(error: Exception) -> int:
-    print(f"error: {describe(error)}", file=sys.stderr)
-    return 2
+def describe(error: Exception, config_file: str) -> str:
+    """The message of an error of the command line, or of the config file that it names."""
+    from jaxformer.commands.config_files import config_file_error, raised_in
 
-
-def describe(error: Exception) -> str:
-    """The message of an error; absl hides that of a config file in a traceback."""
-    cause: BaseException = error
-    while cause.__context__ is not None:
-        cause = cause.__context__
-    if isinstance(error, flags.IllegalFlagValueError) and isinstance(cause, InputError):
-        flag = str(error).partition(": ")[0].removeprefix("flag ")
-        return f"{flag}: {cause}"
-    return str(error)
+    if isinstance(error, InputError) or (
+        isinstance(error, flags.Error) and not raised_in(config_file, error)
+    ):
+        return str(error)
+    return str(config_file_error(config_file, error))
 
 
 def main(_: list[str]) -> int:
     logging.set_verbosity(logging.WARNING)
-    name = Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
-    try:
-        from jaxformer.parallel import distributed
-        from jaxformer.parallel.backend import configure_backend
-        from jaxformer.training.loop import train
+    with log_streams():
+        return exit_status(run, diverged=1)
 
-        config = Config.from_dict(_CONFIG.value.to_dict())
-        if _PROFILE.value and not config.training.profile_steps:
-            training = dataclasses.replace(config.training, profile_steps=5)
-            config = dataclasses.replace(config, training=training)
-        configure_backend()
-        workdir = _WORKDIR.value or Path("runs") / name
-        with distributed.job(launch_of(flags.FLAGS)):
-            distributed.require_same("configuration", config.to_json())
-            return train(config, workdir, allow_changes=_ALLOW_CHANGES.value).exit_status
-    except InputError as error:
-        return report(error)
-    except FloatingPointError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+
+def run() -> int:
+    """Train as the flags say; returns the exit status."""
+    from jaxformer.parallel import distributed
+    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.training.loop import train
+
+    config = Config.from_dict(_CONFIG.value.to_dict())
+    if _PROFILE.value and not config.training.profile_steps:
+        training = dataclasses.replace(config.training, profile_steps=5)
+        config = dataclasses.replace(config, training=training)
+    configure_backend()
+    name = Path(config_flags.get_config_filename(flags.FLAGS["config"])).stem
+    workdir = _WORKDIR.value or Path("runs") / name
+    with distributed.job(launch_of(flags.FLAGS)):
+        distributed.require_same("configuration", config.to_json())
+        return train(config, workdir, allow_changes=_ALLOW_CHANGES.value).exit_status
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 
-from jaxformer.errors import InputError
+from jaxformer.commands.empty_values import refuse_empty
+from jaxformer.files.outcome import exit_status
+from jaxformer.files.streams import result_streams
 
 COMMANDS = {
     "translate": "translate a file, standard input, or what is typed at a prompt",
@@ -24,9 +25,29 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-      Exit status: 0, or 2 for bad input, 130 after Ctrl-C, 141 when the reader of a pipe went away.
+      Exit status: 0, or one of `exit_status`.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    with result_streams():
+        return exit_status(lambda: run_command(arguments))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Parse the arguments, and call the command that they name.
+
+    Raises:
+      InputError: a flag was given an empty value.
+      SystemExit: argparse refused the arguments, or was asked for help.
+    """
+    refuse_empty(arguments)
+    parsed = make_parser(arguments).parse_args(arguments)
+    status = parsed.run(parsed)
+    sys.stdout.flush()
+    return status
+
+
+def make_parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """The parser of a command line: with the flags of the command that it names, and no others."""
     parser = argparse.ArgumentParser(prog="python -m jaxformer", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     chosen = next((a for a in arguments if not a.startswith("-")), None)
@@ -36,20 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             module = importlib.import_module(f"jaxformer.commands.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    parsed = parser.parse_args(arguments)
-    try:
-        status = parsed.run(parsed)
-        sys.stdout.flush()
-        return status
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Python flushes once more at its end and must not meet the broken pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return parser
 
 
 if __name__ == "__main__":

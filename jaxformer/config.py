@@ -9,19 +9,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import InputError, check_choice, check_range
 from jaxformer.model_config import TransformerConfig
-
-
-def cache_folder() -> Path:
-    """Where everything that can be made again is kept: JAXFORMER_CACHE or ~/.cache/jaxformer."""
-    named = os.environ.get("JAXFORMER_CACHE", "")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "jaxformer"
 
 
 @dataclass(frozen=True, kw_only=True)

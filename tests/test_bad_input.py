@@ -92,7 +92,7 @@ def test_flags(run_train, tmp_path, flag, words):
     ("body", "words"),
     [
         ("Config(model=TransformerConfig(d_model=30)).to_config_dict()",
-         ["/own.py: model.d_model=30", "num_heads=8", "nearest: 10"]),
+         ["/own.py, line 7: model.d_model=30", "num_heads=8", "nearest: 10"]),
         ("ml_collections.ConfigDict({'model': {'d_modl': 4}})",
          ["config.model.d_modl does not exist", "config.model.d_model"]),
         ("ml_collections.ConfigDict({'seed': 'one'})", ["config.seed='one'", "expected int"]),
@@ -105,6 +105,39 @@ def test_config_files(run_train, tmp_path, body, words):
     )
     outcome = run_train(f"--config={tmp_path / 'own.py'}", f"--workdir={tmp_path / 'run'}")
     assert_refused(outcome, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", ["defines no get_config()"]),
+        ("def get_config():\n    return lerning_rate", [", line 2: NameError", "lerning_rate"]),
+        ("def get_config(:", [", line 1: SyntaxError"]),
+        ("def get_config():\n    return int('x')", [", line 2: ValueError", "'x'"]),
+        ("def get_config():\n    return {}['x']", [", line 2: KeyError", "'x'"]),
+        ("import not_there\n", [", line 1: ModuleNotFoundError", "not_there"]),
+        ("def get_config():\n    return open('no.txt')", ["no.txt"]),
+        ("def get_config():\n    return 3", ["get_config() returns 3", "ConfigDict"]),
+    ],
+)
+def test_config_files_that_are_none(run_train, run_command, tmp_path, text, words):
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    assert_refused(run_train(f"--config={path}", f"--workdir={tmp_path / 'run'}"), path, *words)
+    assert_refused(run_command("plan", f"--config={path}", "--devices=1"), path, *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--workdir="], ["--workdir", ""], ["--config="], ["--allow_changes="],
+        ["--config.data.root="], ["--config.data.root", ""], ["--config.data.cache_dir="],
+        ["--coordinator_address="],
+    ],
+)  # fmt: skip
+def test_an_empty_value_of_train(run_train, flags):
+    assert_refused(run_train(*flags), flags[0].rstrip("="), "empty", "leave it out")
 
 
 def test_missing_files(run_train, config_file, tmp_path):

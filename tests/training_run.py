@@ -158,6 +158,7 @@ def call_train_script(monkeypatch, *arguments):
     """Run `python train.py ARGUMENTS` in this process; returns the exit status."""
     argv = ["train.py", *map(str, arguments)]
     monkeypatch.setattr(sys, "argv", argv)
+    sys.modules.pop("config_config", None)  # the last config file
     for name in list(flags.FLAGS):  # flags are defined anew, as in a fresh process
         own = flags.FLAGS.find_module_defining_flag(name) == "train"
         if own or name.partition(".")[0] == "config":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
+from jaxformer.commands.config_files import check_config_file
 from jaxformer.config import SECTIONS, field_types, unknown_field
 from jaxformer.errors import InputError
 
@@ -16,17 +16,20 @@ DERIVED = {
 }
 
 
-def check_arguments(arguments: list[str]) -> None:
+def check_arguments(arguments: list[str]) -> str:
     """Check the config file and each `--config.section.field=value` of a command line.
 
     Args:
       arguments: without the program's name.
 
+    Returns:
+      The config file that the command line names, empty if it names none.
+
     Raises:
       InputError: the file is not there, a field does not exist (the nearest is named), or a value
         is not of the field's type.
     """
-    position = 0
+    position, file = 0, ""
     while position < len(arguments) and arguments[position] != "--":
         argument = arguments[position]
         position += 1
@@ -39,9 +42,11 @@ def check_arguments(arguments: list[str]) -> None:
             value = arguments[position]
             position += 1
         if name == "config":
-            _check_file(value)
+            check_config_file(value)
+            file = value
         else:
             parse_value(name.partition(".")[2], value)
+    return file
 
 
 def parse_value(path: str, text: str, where: str = "--config") -> Any:
@@ -73,11 +78,3 @@ def parse_value(path: str, text: str, where: str = "--config") -> Any:
     except ValueError:
         hint = "a whole number such as 1000" if expected is int else "a number such as 0.1"
         raise InputError(f"{where}.{path}={text}: not {expected.__name__}; use {hint}") from None
-
-
-def _check_file(value: str) -> None:
-    path = Path(value)
-    if not path.is_file():
-        there = sorted(path.parent.glob("*.py")) if path.parent.is_dir() else []
-        known = ", ".join(map(str, there)) or f"no config file in {path.parent}"
-        raise InputError(f"--config={value}: no such file; there is: {known}")

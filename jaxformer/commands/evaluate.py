@@ -12,34 +12,41 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
-from jaxformer.commands.output_file import check_output, open_output
+from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
+from jaxformer.files.descriptors import is_regular
+from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import launch_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decoding_arguments(parser)
     parser.add_argument("--split", help="test (default), validation, train or compositional")
-    parser.add_argument("--source", help="file of source sentences, instead of --split")
-    parser.add_argument("--reference", help="file of reference translations of --source")
+    parser.add_argument(
+        "--source", type=InputName, help="file of source sentences, instead of --split"
+    )
+    parser.add_argument(
+        "--reference", type=InputName, help="file of reference translations of --source"
+    )
     parser.add_argument(
         "--tokenize", help="sacreBLEU tokenizer: 13a, none, ... (default: the run's)"
     )
     parser.add_argument(
         "--lowercase", action="store_true", default=None, help="score without regard to case"
     )
-    parser.add_argument("--output", help="file for the translations")
+    parser.add_argument("--output", type=OutputName, help="file for the translations")
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.evaluation.bleu import make_bleu
     from jaxformer.parallel.backend import configure_backend
-    from jaxformer.parallel.distributed import is_first_process, job
+    from jaxformer.parallel.distributed import is_first_process, job, several_processes
     from jaxformer.storage.checkpoint import resolve_checkpoint
     from jaxformer.storage.workdir import Workdir
 
-    if bool(args.source) != bool(args.reference) or (args.source and args.split):
+    named = {args.source is not None, args.reference is not None}
+    if len(named) == 2 or named == {True} and args.split is not None:
         raise InputError("give either --split, or both --source and --reference")
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
@@ -51,16 +58,28 @@ def run(args: argparse.Namespace) -> int:
     source, role = open_source(args, config)
     configure_backend()
     with job(launch_of(args)):
-        if args.output and is_first_process():
+        if args.output is not None and is_first_process():
             check_output(args.output)
+        if several_processes():
+            require_files(args)
         result = measure(args, config, workdir, folder, source, role)
         if not is_first_process():
             return 0
         sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
-        if args.output:
+        if args.output is not None:
             with open_output(args.output) as file:
                 file.writelines(f"{text}\n" for text in result.hypotheses)
     return 0
+
+
+def require_files(args: argparse.Namespace) -> None:
+    """Raise `InputError` if --source or --reference is a pipe, which processes cannot share."""
+    for flag in ("source", "reference"):
+        name = getattr(args, flag)
+        if name is not None and not is_regular(name):
+            raise InputError(
+                f"--{flag}={name}: several processes need a file that each of them can read"
+            )
 
 
 def measure(args: argparse.Namespace, config, workdir, folder: Path, source, role: str):
@@ -95,10 +114,10 @@ def open_source(args: argparse.Namespace, config):
     from jaxformer.data.sources import make_source
     from jaxformer.data.text_files import FilePair
 
-    if args.source:
+    if args.source is not None:
         return FilePair(args.source, args.reference), "test"
     source = make_source(config.data, config.seed)
-    role = args.split or "test"
+    role = "test" if args.split is None else args.split
     if role not in source.roles:
         raise InputError(f"--split={role} is not in the data; there are: {', '.join(source.roles)}")
     return source, role

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import runpy
 import sys
 from typing import Any
 
-from jaxformer.commands.config_overrides import check_arguments, parse_value
+from jaxformer.commands.config_files import run_config_file
+from jaxformer.commands.config_overrides import parse_value
+from jaxformer.commands.file_names import OutputName
 from jaxformer.config import Config, field_types
 from jaxformer.errors import InputError
+from jaxformer.files.outputs import check_output
+from jaxformer.parallel.launch import Launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--length", type=int, help="tokens a row and side (default: data.max_length, the largest)"
     )
-    parser.add_argument("--hlo", help="file for the compiled program, to see which gather is which")
+    parser.add_argument(
+        "--hlo",
+        type=OutputName,
+        help="file for the compiled program, to see which gather is which",
+    )
     parser.add_argument(
         "--config.SECTION.FIELD", metavar="VALUE", dest="_", help="any option, as for train.py"
     )
@@ -40,7 +47,10 @@ def run(args: argparse.Namespace) -> int:
             f"--length={args.length} must be between 2 and data.max_length={config.data.max_length}"
         )
     check_kind(args)
+    if args.hlo is not None:
+        check_output(args.hlo, "step.hlo", flag="--hlo")
     devices = find_devices(args)
+    from jaxformer.parallel.distributed import job
     from jaxformer.training.memory import smallest_budget
     from jaxformer.training.planning import advise, plan_run, plan_step
 
@@ -57,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     length = args.length or config.data.max_length
     kind = devices[0].device_kind
     print(f"compiling for {len(devices)} x {kind}; this takes minutes", file=sys.stderr, flush=True)
-    plan = plan_step(planned, length, args.kind or kind, program_file=args.hlo)
+    with job(Launch(num_processes=1)):  # Ctrl-C while it compiles is answered there
+        plan = plan_step(planned, length, args.kind or kind, program_file=args.hlo)
     more, advice = advise(planned, plan)
     sys.stdout.write(format_plan(planned, plan))
     for line in advice:
@@ -69,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 def load_config(args: argparse.Namespace) -> Config:
     """The configuration of `--config` with the `--config.section.field=value` of the command."""
-    check_arguments([f"--config={args.config}"])
-    values: dict[str, Any] = runpy.run_path(args.config)["get_config"]().to_dict()
+    values = run_config_file(args.config)
     for name in field_types():
         text = getattr(args, name)
         if text is not None:

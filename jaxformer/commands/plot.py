@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jaxformer.commands.file_names import OutputName
 from jaxformer.errors import InputError
 
 SCHEDULES = ("paper", "inverse_sqrt", "cosine", "constant")
@@ -15,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def picture(name: str, summary: str) -> argparse.ArgumentParser:
         added = kinds.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        added.add_argument("--output", required=True, help="file to write, FILE.png or FILE.svg")
+        added.add_argument(
+            "--output", type=OutputName, required=True, help="file to write, FILE.png or FILE.svg"
+        )
         return added
 
     positions = picture("positions", "the sinusoidal positions of the paper, as a heat map")
@@ -48,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_picture_path(args.output)
     load_matplotlib()
-    path = write_figure(DRAW[args.picture](args), args.output)
+    path = write_figure(DRAW[args.picture](args), args.output, "--output")
     print(f"{path}  {path.stat().st_size:,} bytes")
     return 0
 

@@ -16,9 +16,11 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
-from jaxformer.commands.output_file import check_output, open_output
-from jaxformer.data.text_files import count_lines, decode_lines, read_lines
+from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
+from jaxformer.files.descriptors import is_regular
+from jaxformer.files.inputs import count_lines, read_lines, require_readable, standard_input
+from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import launch_of
 
 CHUNK_LINES = 4096  # read, translated and written at a time
@@ -26,8 +28,12 @@ CHUNK_LINES = 4096  # read, translated and written at a time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decoding_arguments(parser)
-    parser.add_argument("--input", help="file of sentences, one a line (default: standard input)")
-    parser.add_argument("--output", help="file to write (default: standard output)")
+    parser.add_argument(
+        "--input", type=InputName, help="file of sentences, one a line (default: standard input)"
+    )
+    parser.add_argument(
+        "--output", type=OutputName, help="file to write (default: standard output)"
+    )
     parser.add_argument(
         "--top_beams", type=int, default=1, help="translations of each sentence, best first"
     )
@@ -54,23 +60,30 @@ def run(args: argparse.Namespace) -> int:
             f"--top_beams={args.top_beams} of {decoding.beam_size} beams; use 1 to "
             f"{decoding.beam_size}, or a larger --beam_size"
         )
-    total = count_lines(args.input) if args.input else None  # says at once if there is no such file
+    total = None
+    if args.input is not None:
+        require_readable(args.input)  # says at once if there is no such file
+        total = count_lines(args.input) if is_regular(args.input) else None
     configure_backend()
     with distributed.job(launch_of(args)):
         first = distributed.is_first_process()
         if first and args.output is not None:
             check_output(args.output)
-        if args.input is None and distributed.several_processes():
-            raise InputError("several processes need --input; they cannot share standard input")
+        if distributed.several_processes() and not (args.input and is_regular(args.input)):
+            raise InputError(
+                f"--input={args.input or ''}: several processes need a file that each of them can "
+                "read; they cannot share a pipe or standard input"
+            )
         translator = Translator.from_workdir(
             args.workdir,
             checkpoint=args.checkpoint,
             decoding=decoding,
             mesh=make_mesh(mesh_config(args)),
         )
-        if args.input is None and args.output is None and sys.stdin.isatty():
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+        if args.input is None and args.output is None and terminal:
             return prompt(translator, args)
-        lines = read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "stdin")
+        lines = read_lines(args.input) if args.input is not None else standard_input()
         with open_output(args.output) if first else open(os.devnull, "w") as output:
             translate_lines(translator, lines, output, args, total)
     return 0
@@ -132,9 +145,13 @@ def prompt(translator, args) -> int:
     for number in itertools.count(1):
         try:
             line = input("> ")
+            line.encode()  # in the C locale Python lets any byte through
         except EOFError:
             print(file=sys.stderr)
             return 0
+        except UnicodeError as error:
+            print(f"line {number} is not UTF-8 ({error.reason}); type it again", file=sys.stderr)
+            continue
         sys.stdout.writelines(format_result(number, line, translator.translate([line])[0], args))
         sys.stdout.flush()
     return 0

@@ -18,31 +18,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.errors import InputError
-    from jaxformer.storage.manifest import MANIFEST, describe, read_manifest, verify, write_manifest
-    from jaxformer.storage.retention import saving_mark
-    from jaxformer.storage.steps import step_folders
+    from jaxformer.storage.manifest import describe, verify
+    from jaxformer.storage.retention import refused_folders
+    from jaxformer.storage.steps import average_names, step_folders
     from jaxformer.storage.workdir import Workdir
 
     directory = Workdir(Path(args.workdir)).checkpoints
-    names = [str(step) for step in step_folders(directory)]
-    names += sorted(path.name for path in directory.glob("average_*") if path.is_dir())
+    names = [*map(str, step_folders(directory)), *average_names(directory)]
     if not names:
         raise InputError(f"{directory} holds no checkpoint")
     damaged = 0
     for name in names:
-        folder = directory / name
-        last = "_CHECKPOINT_METADATA" if name.isdecimal() else "steps.txt"
-        whole = (folder / last).exists() and not saving_mark(directory, name).exists()
-        if args.accept and whole and not (folder / MANIFEST).exists():
-            print(f"{name}: accepted as it is, {write_manifest(folder):,} bytes")
+        if args.accept and is_whole_without_manifest(directory, name):
+            print(f"{name}: accepted as it is, {accept(directory / name):,} bytes")
             continue
-        problems = verify(folder)
+        problems = verify(directory / name)
         damaged += bool(problems)
-        if problems:
-            print(f"{name}: DAMAGED: {describe(problems)}")
-        else:
-            size = sum(record.size for record in read_manifest(folder).values())
-            print(f"{name}: good, {size:,} bytes")
+        state = f"DAMAGED: {describe(problems)}" if problems else describe_good(directory / name)
+        print(f"{name}: {state}")
+    for folder in refused_folders(directory):
+        print(f"{folder.name}: set aside as damaged by a run; yours to delete")
     if damaged:
         raise InputError(f"{damaged} of {len(names)} checkpoints in {directory} are damaged")
     return 0
+
+
+def is_whole_without_manifest(directory: Path, name: str) -> bool:
+    """Whether a folder is a finished checkpoint of a version that wrote no manifests."""
+    from jaxformer.storage.manifest import MANIFEST
+    from jaxformer.storage.retention import saving_mark
+    from jaxformer.storage.steps import is_file
+
+    last = "_CHECKPOINT_METADATA" if name.isdecimal() else "steps.txt"
+    whole = is_file(directory / name / last) and not is_file(saving_mark(directory, name))
+    return whole and not is_file(directory / name / MANIFEST)
+
+
+def accept(folder: Path) -> int:
+    """Write the manifest of a checkpoint as it is; returns its bytes.
+
+    Raises:
+      InputError: the folder cannot be read or written.
+    """
+    from jaxformer.errors import InputError
+    from jaxformer.storage.file_trees import reason
+    from jaxformer.storage.manifest import write_manifest
+
+    try:
+        return write_manifest(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: its manifest cannot be written: {reason(error)}") from error
+
+
+def describe_good(folder: Path) -> str:
+    """Its size, and the files in it that are no part of it."""
+    from jaxformer.storage.manifest import describe, read_manifest, stray_files
+
+    size = sum(record.size for record in read_manifest(folder).values())
+    strays = stray_files(folder)
+    return f"good, {size:,} bytes" + (f"; not part of it: {describe(strays)}" if strays else "")

@@ -13,9 +13,10 @@ from jaxformer.commands.decoding_arguments import (
     decoding_config,
     mesh_config,
 )
-from jaxformer.commands.output_file import check_output
-from jaxformer.data.text_files import read_lines
+from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
+from jaxformer.files.inputs import read_lines
+from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import launch_of
 
 
@@ -24,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", action="append", default=[], help="a sentence to translate; may be repeated"
     )
-    parser.add_argument("--input", help="file of sentences, one a line, instead of --text")
+    parser.add_argument(
+        "--input", type=InputName, help="file of sentences, one a line, instead of --text"
+    )
     parser.add_argument(
         "--translation",
         action="append",
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the right translation of a --text, to see what training would ask for; one for each, "
         "in the same order",
     )
-    parser.add_argument("--output", required=True, help="HTML file to write")
+    parser.add_argument("--output", type=OutputName, required=True, help="HTML file to write")
     parser.add_argument(
         "--top_beams",
         type=int,
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxformer.parallel.backend import configure_backend
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.storage.checkpoint import resolve_checkpoint
-    from jaxformer.storage.workdir import Workdir, write_atomically
+    from jaxformer.storage.workdir import Workdir
     from jaxformer.visualization.page import render_page
     from jaxformer.visualization.page_data import page_data
 
@@ -84,10 +87,8 @@ def run(args: argparse.Namespace) -> int:
             top_beams=args.top_beams,
         )
     page = render_page(data)
-    try:
-        write_atomically(output, page)
-    except OSError as error:
-        raise InputError(f"--output={args.output}: cannot be written: {error.strerror}") from error
+    with open_output(args.output) as file:
+        file.write(page)
     count, size = len(data["sentences"]), len(page.encode())
     print(f"{output}: {count} sentence{'s' * (count > 1)}, {size / 1000:,.0f} kB")
     return 0
@@ -113,7 +114,7 @@ def sentences(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     Raises:
       InputError: there is none, one is blank or of several lines, or the flags do not fit together.
     """
-    if bool(args.text) == bool(args.input):
+    if bool(args.text) == (args.input is not None):
         raise InputError("give the sentences either as --text, or as a file with --input")
     if args.translation and len(args.translation) != len(args.text):
         raise InputError(
@@ -126,7 +127,7 @@ def sentences(args: argparse.Namespace) -> list[tuple[str, str | None]]:
                 raise InputError(
                     f"--{flag}={value!r}, number {number}, must be one line that is not blank"
                 )
-    if not args.input:
+    if args.input is None:
         return list(zip(args.text, args.translation or [None] * len(args.text), strict=True))
     shown: list[tuple[str, str | None]] = []
     for number, line in enumerate(read_lines(args.input), 1):

@@ -20,6 +20,7 @@ from jaxformer.data.corpus_cache import (
     ArrayWriter,
     building_folder,
     cache_directory,
+    check_unchanged,
     load_entry,
     move_away,
     publish,
@@ -144,7 +145,7 @@ def prepare_corpus(
       progress: show a progress bar on stderr once it has taken two seconds.
 
     Raises:
-      InputError: nothing was read, nothing is left, or the cache directory cannot be written.
+      InputError: nothing is read or left, the text changes, or the cache cannot be written.
     """
     limits = (config.max_length, config.max_length_ratio) if filters else (0, 0.0)
     identity = {
@@ -172,6 +173,7 @@ def prepare_corpus(
             report = write_arrays(
                 building, source.pairs(role), tokenizers, filters, limits, bar.update
             )
+        check_unchanged(source, role, identity["source"])
         check_not_empty(report, source.describe(role), role)
         write_manifest(building, identity, dataclasses.asdict(report), ARRAYS)
         publish(building, entry)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config import DataConfig, cache_folder
+from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files.user_paths import cache_folder, expand_user
 
 LOCK = "lock"  # a file in each folder that is being written, locked by the process that does
 TEMPORARY = re.compile(r"[0-9a-f]{32}\.\d+\.[0-9a-f]{8}\.tmp")
@@ -24,7 +25,7 @@ TEMPORARY = re.compile(r"[0-9a-f]{32}\.\d+\.[0-9a-f]{8}\.tmp")
 
 def cache_directory(config: DataConfig) -> Path:
     """Where tokenised corpora live: data.cache_dir, JAXFORMER_CACHE or ~/.cache/jaxformer."""
-    return Path(config.cache_dir).expanduser() if config.cache_dir else cache_folder()
+    return expand_user(config.cache_dir, "data.cache_dir") if config.cache_dir else cache_folder()
 
 
 def cache_error(path: Path, error: OSError) -> InputError:
@@ -79,6 +80,25 @@ def checksum(path: Path) -> int:
         while block := file.read(1 << 22):
             value = zlib.crc32(block, value)
     return value
+
+
+def check_unchanged(source: Any, role: str, fingerprint: str) -> None:
+    """Refuse a text that is no longer the one that the key of its entry names.
+
+    Args:
+      source: of the text, which has been read.
+      role: of the text.
+      fingerprint: of the source, taken before it was read.
+
+    Raises:
+      InputError: it has another fingerprint now.
+    """
+    # Of the class: whoever remembers fingerprints of large texts does so on the object.
+    if type(source).fingerprint(source, role) != fingerprint:
+        raise InputError(
+            f"data.{role}: {source.describe(role)} changed while it was read; start again when "
+            "nothing writes to it any more"
+        )
 
 
 def write_manifest(directory: Path, identity: dict, report: dict, names: tuple[str, ...]) -> None:

@@ -1,87 +1,23 @@
-"""Parallel text: two files with a sentence a line, or one TSV; plain or .gz; streamed.
-
-Lines end at the byte LF and nowhere else, so that U+2028, U+0085 or a lone CR inside a sentence
-cannot make source and target run apart.
-"""
+"""Parallel text: two files with a sentence a line, or one TSV; plain or .gz; streamed."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files.descriptors import is_regular
+from jaxformer.files.inputs import count_lines, read_chunks, read_lines
+from jaxformer.files.user_paths import expand_user
 
-_CHUNK = 1 << 20  # bytes
-_BOM = b"\xef\xbb\xbf"
 # How the stems of a role begin; the names of a folder that follows custom are found without flags.
 _PREFIXES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 _EXACT = {"train": (), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-
-
-@contextmanager
-def _open(path: str | Path) -> Iterator[BinaryIO]:
-    """Open for reading bytes; what the disk or gzip says against it becomes an `InputError`."""
-    path = os.fspath(path)
-    try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: damaged or cut short gzip data ({error})") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _decode(line: bytes, path: str | Path, number: int) -> str:
-    line = line[:-1] if line.endswith(b"\n") else line
-    line = line[:-1] if line.endswith(b"\r") else line
-    line = line[len(_BOM) :] if number == 1 and line.startswith(_BOM) else line
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: not UTF-8: byte 0x{line[error.start]:02X} at offset "
-            f"{error.start} of the line; convert the file, e.g. iconv -f LATIN1 -t UTF-8"
-        ) from None
-
-
-def read_lines(path: str | Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 text file (.gz too) without their line ends.
-
-    Lines end at LF only; one CR before it is dropped, and a byte order mark at the start of the
-    file. An LF at the very end of the file does not start another line.
-
-    Raises:
-      InputError: the file is missing or damaged, or a line is not UTF-8 (line and byte are named).
-    """
-    with _open(path) as file:
-        yield from decode_lines(file, path)
-
-
-def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
-    """The same for an open binary stream, such as `sys.stdin.buffer`; errors call it `name`."""
-    for number, line in enumerate(file, start=1):
-        yield _decode(line, name, number)
-
-
-def count_lines(path: str | Path) -> int:
-    """Number of lines that `read_lines` yields, without decoding them."""
-    count, last = 0, b"\n"
-    with _open(path) as file:
-        while chunk := file.read(_CHUNK):
-            count += chunk.count(b"\n")
-            last = chunk[-1:]
-    return count + (last != b"\n")
 
 
 def _unequal(source: str | Path, num_source: int, target: str | Path, num_target: int):
@@ -106,9 +42,12 @@ def check_parallel(source_path: str | Path, target_path: str | Path) -> int:
 def _read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     count = 0
     missing = object()
-    for one, other in zip_longest(read_lines(source), read_lines(target), fillvalue=missing):
+    sides = read_lines(source), read_lines(target)
+    for one, other in zip_longest(*sides, fillvalue=missing):
         if one is missing or other is missing:
-            raise _unequal(source, count_lines(source), target, count_lines(target))
+            longer = count + 1 + sum(1 for _ in sides[one is missing])
+            counts = (longer, count) if other is missing else (count, longer)
+            raise _unequal(source, counts[0], target, counts[1])
         count += 1
         yield one, other
     if not count:
@@ -140,9 +79,8 @@ def fingerprint_files(paths: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         one = hashlib.blake2b()
-        with _open(path) as file:
-            while chunk := file.read(_CHUNK):
-                one.update(chunk)
+        for chunk in read_chunks(path):
+            one.update(chunk)
         digest.update(one.digest())
     return digest.hexdigest()
 
@@ -163,7 +101,7 @@ class TextSource:
     """
 
     def __init__(self, config: DataConfig):
-        self._root = Path(config.root).expanduser()
+        self._root = expand_user(config.root, "data.root")
         self._languages = (config.source_language, config.target_language)
         if not self._root.is_dir():
             raise InputError(
@@ -281,20 +219,37 @@ class TextSource:
 
 
 class FilePair:
-    """A `Source` of two named files, with the one role `test`."""
+    """A `Source` of two named files, with the one role `test`.
+
+    Pipes, which can be read only once, are read here and kept.
+
+    Raises:
+      InputError: one of them cannot be read, both are one pipe, or the counts of lines differ.
+    """
 
     roles = ("test",)
 
     def __init__(self, source_path: str | Path, target_path: str | Path):
-        check_parallel(source_path, target_path)
         self._files = (Path(source_path), Path(target_path))
+        self._pairs: list[tuple[str, str]] | None = None
+        missing = [path for path in self._files if not path.exists()]
+        if missing or all(map(is_regular, self._files)):
+            check_parallel(*self._files)
+        elif self._files[0].samefile(self._files[1]):
+            raise InputError(
+                f"{source_path} and {target_path} are one pipe; give the references as another one"
+            )
+        else:
+            self._pairs = list(_read_pairs(*self._files))
 
     def pairs(self, role: str) -> Iterator[tuple[str, str]]:
         """Stream the pairs of the two files."""
-        return _read_pairs(*self._files)
+        return iter(self._pairs) if self._pairs is not None else _read_pairs(*self._files)
 
     def fingerprint(self, role: str) -> str:
-        return fingerprint_files(self._files)
+        if self._pairs is None:
+            return fingerprint_files(self._files)
+        return hashlib.blake2b(repr(self._pairs).encode(), digest_size=16).hexdigest()
 
     def describe(self, role: str) -> str:
         return " and ".join(map(str, self._files))

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.files.user_paths import expand_user
 
 _CHUNK = 1024  # examples read at once
 _PROBE_SECONDS = 10  # longest wait for a host before a download counts as impossible
@@ -151,7 +152,8 @@ def _not_prepared(builder: Any, missing: dict[str, Any], why: str) -> InputError
 def _open_builder(name: str, data_dir: str) -> Any:
     tfds = _import_tfds()
     try:
-        return tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None)
+        folder = str(expand_user(data_dir, "data.root")) if data_dir else None
+        return tfds.builder(name, data_dir=folder)
     except tfds.core.DatasetNotFoundError as error:
         raise InputError(
             f"data.name={name!r}: TFDS has no such data set, and none is prepared under "

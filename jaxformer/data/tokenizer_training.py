@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxformer.config import TokenizerConfig
 from jaxformer.data.tokenizers import JOINT_FILE, SOURCE_FILE, TARGET_FILE, Tokenizer, read_pair
 from jaxformer.errors import InputError
+from jaxformer.files.user_paths import expand_user
 
 if TYPE_CHECKING:
     from jaxformer.data.sources import Source
@@ -194,7 +195,7 @@ def _check_pair(config: TokenizerConfig, pair: tuple[Tokenizer, Tokenizer], work
                 f"tokenizer.vocab_size={config.vocab_size}, but the vocabulary in {workdir} has "
                 f"{tokenizer.vocab_size} pieces; {repair}"
             )
-        exists = model_file and Path(model_file).expanduser().is_file()
+        exists = model_file and expand_user(model_file, f"tokenizer.{field}").is_file()
         if exists and Tokenizer.load(model_file).fingerprint != tokenizer.fingerprint:
             raise InputError(
                 f"tokenizer.{field}={model_file!r} is not the vocabulary in {workdir}; {repair}"

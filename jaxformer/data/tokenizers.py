@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import InputError
+from jaxformer.files.user_paths import expand_user
 
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source_tokenizer.model"
@@ -76,7 +77,7 @@ class Tokenizer:
           InputError: the file is missing, is no SentencePiece model or lacks a special id.
         """
         try:
-            model = Path(path).expanduser().read_bytes()
+            model = expand_user(path, "tokenizer.model_file").read_bytes()
         except OSError as error:
             raise InputError(f"{path}: no tokenizer can be read: {error.strerror}") from error
         return cls(model, str(path))

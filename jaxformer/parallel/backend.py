@@ -6,7 +6,7 @@ import os
 
 import jax
 
-from jaxformer.config import cache_folder
+from jaxformer.files.user_paths import cache_folder
 from jaxformer.parallel.allocation import keep_freed_memory
 from jaxformer.parallel.xla_flags import add_xla_flags, expected_platform
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import jax
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.storage.file_trees import delete_tree, reason
 from jaxformer.storage.parameters import load_params, read_meta, save_params
-from jaxformer.storage.steps import list_steps, ranked_steps
+from jaxformer.storage.steps import evaluated_steps, list_steps, ranked_steps, warn
 
 
 def average_checkpoints(
@@ -42,18 +43,10 @@ def average_checkpoints(
       The name of the new checkpoint, `average_last_5` say, and the steps that went in.
 
     Raises:
-      InputError: fewer than `count` checkpoints are there, or one of them is damaged.
+      InputError: fewer than `count` checkpoints are there, one of them is damaged, or the directory
+        cannot be read or written.
     """
-    ranked = (
-        list_steps(directory)[::-1] if choose == "last" else ranked_steps(directory, best_metric)
-    )
-    if count < 1 or len(ranked) < count:
-        kind = "checkpoints" if choose == "last" else f"checkpoints evaluated for {best_metric}"
-        raise InputError(
-            f"--{choose}={count}, but {directory} holds {len(ranked)} {kind}; ask for 1 to "
-            f"{len(ranked)}, or train with a larger training.keep_checkpoints"
-        )
-    steps = sorted(ranked[:count])
+    steps = choose_steps(directory, count, choose, best_metric)
     total = None
     for step in steps:
         check(directory / str(step))
@@ -69,8 +62,49 @@ def average_checkpoints(
         "steps.txt": "".join(f"{step}\n" for step in steps),
     }
     unfinished = directory / f".{name}"  # an older average stays until this one is whole
-    shutil.rmtree(unfinished, ignore_errors=True)
-    save_params(unfinished, mean, texts)
-    shutil.rmtree(directory / name, ignore_errors=True)
-    unfinished.rename(directory / name)
+    try:
+        delete_tree(unfinished, warn)
+        save_params(unfinished, mean, texts)
+        put_in_place(unfinished, directory / name)
+    except OSError as error:
+        raise InputError(f"{directory / name} cannot be written: {reason(error)}") from error
     return name, steps
+
+
+def choose_steps(directory: Path, count: int, choose: str, best_metric: str) -> list[int]:
+    """The `count` last or best steps, ascending; see `average_checkpoints`."""
+    if choose == "last":
+        ranked, kind = list_steps(directory)[::-1], "checkpoints"
+    else:
+        ranked = ranked_steps(directory, best_metric)
+        kind = f"checkpoints evaluated for {best_metric}"
+    if 1 <= count <= len(ranked):
+        return sorted(ranked[:count])
+    others = 0
+    if choose == "best":
+        evaluated = evaluated_steps(directory, report=lambda line: None)
+        others = sum(best_metric in one.metrics for one in evaluated) - len(ranked)
+    raise InputError(
+        f"--{choose}={count}, but {directory} holds {len(ranked)} {kind}"
+        + (f" as the newest one was, and {others} in another way" if others > 0 else "")
+        + f"; ask for 1 to {len(ranked)}, or train with a larger training.keep_checkpoints"
+    )
+
+
+def put_in_place(unfinished: Path, final: Path) -> None:
+    """Give a whole average its name; what had it is deleted afterwards, of a link only itself."""
+    older = final.with_name(f".{final.name}.older")
+    try:
+        delete_tree(older, warn)
+        if os.path.lexists(final):
+            final.rename(older)
+        unfinished.rename(final)
+    except OSError:
+        if not os.path.lexists(final) and os.path.lexists(older):
+            older.rename(final)
+        delete_tree(unfinished, warn)
+        raise
+    try:
+        delete_tree(older, warn)
+    except OSError as error:
+        warn(f"the average before, {older}, could not be deleted: {reason(error)}")

@@ -79,15 +79,6 @@ SPIKES = (
     "training.eval_every",
     "training.keep_checkpoints",
 )
-# Figures of evaluations before and after such a change cannot be compared.
-MEASUREMENT = (
-    "data.validation_text",
-    "training.best_metric",
-    "training.eval_sentences",
-    "training.eval_beam_size",
-    "training.bleu_tokenize",
-    "training.bleu_lowercase",
-)
 TEXTS = ("data.train_text", "data.validation_text")
 
 

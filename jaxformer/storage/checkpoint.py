@@ -14,6 +14,7 @@ from jaxformer.errors import InputError
 from jaxformer.parallel.distributed import barrier
 from jaxformer.storage.agreement import ask_first_process, is_first_process
 from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
+from jaxformer.storage.file_trees import make_folder, reason
 from jaxformer.storage.manifest import require_verified, write_manifest
 from jaxformer.storage.parameters import (
     array_writer,
@@ -45,7 +46,7 @@ MAX_FAILED_SAVES = 3  # in a row; then the run ends, because it would lose ever 
 
 
 class Checkpointer:
-    """Saves training states in the background, verified; keeps the newest ones and the best one.
+    """Saves training states in the background, verified; keeps the newest ones and the best ones.
 
     A checkpoint holds the items `params`, `optimizer` (with the step), `ema` where there is a
     moving average, `meta`, a JSON object, and `metrics` of an evaluation. Its last file is the
@@ -100,8 +101,8 @@ class Checkpointer:
         self._closed = False
         if is_first_process():
             try:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                clear_unfinished(self._directory)
+                make_folder(self._directory)
+                clear_unfinished(self._directory, report)
             except OSError as error:
                 raise InputError(f"{directory} cannot be written: {error}") from error
 
@@ -222,20 +223,20 @@ class Checkpointer:
                 verified=self._verified,
                 report=self._report,
             )
-        except OSError as error:
+        except (OSError, InputError) as error:
             self._report(f"old checkpoints in {self._directory} could not be deleted: {error}")
 
     def _fail(self, step: int, error: Exception) -> None:
         """Report a save that failed, and delete what was written of it: the next needs the room."""
-        reason = " ".join(str(error).split())[:400]
-        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        self._problem = f"the checkpoint of step {step:,} was NOT saved: {kind}{reason}"
+        own = isinstance(error, InputError)
+        why = str(error) if own else f"{type(error).__name__}: {reason(error)}"
+        self._problem = f"the checkpoint of step {step:,} was NOT saved: {why}"
         newest = max(self._verified, default=None)
         last = "there is no good one" if newest is None else f"the last good one is of {newest:,}"
         self._report(f"{self._problem}; {last}; the next save tries again")
         if is_first_process():
             try:
-                clear_unfinished(self._directory)
+                clear_unfinished(self._directory, self._report)
             except OSError as left:
                 self._report(f"what was written of it could not be deleted: {left}")
 

@@ -15,6 +15,7 @@ from jaxformer.config import Config
 from jaxformer.data.tokenizers import JOINT_FILE, SOURCE_FILE, TARGET_FILE, Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.storage.changes import Change, Effect, config_changes, effect_of
+from jaxformer.storage.file_trees import reason
 from jaxformer.storage.parameters import read_meta
 from jaxformer.storage.steps import list_steps
 from jaxformer.storage.workdir import Workdir
@@ -152,6 +153,9 @@ def newest_identity(workdir: Workdir) -> tuple[Identity | None, int | None]:
 
     Without a checkpoint, or with those of an older version, only the configuration is known, from
     config.json; None and None for a folder without a run.
+
+    Raises:
+      InputError: the folder cannot be read.
     """
     for step in reversed(list_steps(workdir.checkpoints)):
         try:
@@ -159,9 +163,11 @@ def newest_identity(workdir: Workdir) -> tuple[Identity | None, int | None]:
         except InputError:
             continue  # restoring it says which file is damaged
         return found or Identity(config=workdir.load_config()), step
-    if workdir.config_file.is_file():
-        return Identity(config=workdir.load_config()), None
-    return None, None
+    try:
+        is_run = workdir.config_file.is_file()
+    except OSError as error:
+        raise InputError(f"{workdir.config_file} cannot be read: {reason(error)}") from error
+    return (Identity(config=workdir.load_config()) if is_run else None), None
 
 
 def check_tokenizers(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
+from jaxformer.storage.file_trees import as_path, file_names, is_link, is_local
 
 MANIFEST = "MANIFEST.json"
 # Of the checksums in the standard library the fastest by far, and sure to see any damage within
@@ -18,6 +21,16 @@ MANIFEST = "MANIFEST.json"
 ALGORITHM = "crc32"
 CHUNK_BYTES = 1 << 20
 THREADS = 4  # files read at once; zlib and the disk both work outside Python's lock
+# Files that are read because they are there, found in orbax 0.12.8 by adding each one to a
+# checkpoint without it; all others are read only where one of these names them.
+ARRAY_ITEMS, JSON_FILES = ("params", "optimizer", "ema"), ("meta/metadata", "metrics/metrics")
+ARRAY_FILES = ("_METADATA", "_CHECKPOINT_METADATA", "_sharding", "checkpoint", "manifest.ocdbt")
+READ_BY_NAME = ("_CHECKPOINT_METADATA", *JSON_FILES) + tuple(
+    f"{item}/{name}" for item in ARRAY_ITEMS for name in ARRAY_FILES
+)
+READ_BY_PATTERN = "process_*"  # in the folder array_metadatas of an item
+# What file systems and desktops leave in any folder, and may take away again.
+LITTER = (".nfs*", ".DS_Store", "._*", "Thumbs.db", "desktop.ini")
 
 
 class FileRecord(NamedTuple):
@@ -40,13 +53,16 @@ def write_manifest(folder: Path) -> int:
 
     Returns:
       Bytes of all files.
+
+    Raises:
+      OSError: a file cannot be read, or the manifest cannot be written.
     """
-    root = _path(folder)
-    names = sorted(set(_file_names(root)) - {MANIFEST})
+    root = as_path(folder)
+    names = sorted(name for name in set(file_names(root)) - {MANIFEST} if not _is_litter(name))
     with ThreadPoolExecutor(THREADS) as threads:
         records = dict(zip(names, threads.map(lambda n: _record(root / n), names), strict=True))
     text = _render(records)
-    if _is_local(root):
+    if is_local(root):
         _replace_synchronised(Path(root) / MANIFEST, text)
     else:
         (root / MANIFEST).write_text(text)
@@ -61,13 +77,16 @@ def verify(folder: Path, parts: Iterable[str] | None = None) -> list[str]:
       parts: folders directly in it that are to be read, `params` say; None: all that is there.
 
     Returns:
-      Nothing if every file is there, no other is, and sizes and checksums agree.
+      Nothing if every listed file is there with its size and checksum, and none that is not listed
+      would be read. Other files do no harm: see `stray_files`.
     """
-    root = _path(folder)
+    root = as_path(folder)
     try:
         listed = read_manifest(root)
     except FileNotFoundError:
-        return [f"{MANIFEST}: missing"]
+        lost = is_link(folder) and not os.path.exists(folder)
+        where = f" (a link to {os.readlink(folder)}, which is not there)" if lost else ""
+        return [f"{MANIFEST}: missing{where}"]
     except (ValueError, OSError) as error:
         return [f"{MANIFEST}: {error}"]
     chosen = None if parts is None else set(parts)
@@ -79,8 +98,14 @@ def verify(folder: Path, parts: Iterable[str] | None = None) -> list[str]:
     with ThreadPoolExecutor(THREADS) as threads:
         found = list(threads.map(lambda name: _compare(root / name, listed[name]), names))
     problems = [f"{name}: {fault}" for name, fault in zip(names, found, strict=True) if fault]
-    extra = wanted(set(_file_names(root)) - {MANIFEST} - listed.keys())
+    extra = wanted(_read_unasked(root) - listed.keys())
     return problems + [f"{name}: not in {MANIFEST}" for name in extra]
+
+
+def stray_files(folder: Path) -> list[str]:
+    """Files in a good checkpoint's folder that are no part of it, by name."""
+    known = {MANIFEST, *read_manifest(folder)}
+    return sorted(set(file_names(folder, skip_unreadable=True)) - known)
 
 
 def require_verified(folder: Path, parts: Iterable[str] | None = None) -> None:
@@ -109,7 +134,7 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
       FileNotFoundError: there is no manifest.
       ValueError: it is not as it was written.
     """
-    content = (_path(folder) / MANIFEST).read_bytes()
+    content = (as_path(folder) / MANIFEST).read_bytes()
     try:
         listed = {
             name: FileRecord(*record) for name, record in json.loads(content)["files"].items()
@@ -130,6 +155,24 @@ def has_part(folder: Path, name: str) -> bool:
     return any(file.startswith(f"{name}/") for file in read_manifest(folder))
 
 
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a checkpoint, `meta/metadata` say, verified; empty if there is none.
+
+    Raises:
+      InputError: the part that holds it is damaged.
+    """
+    require_verified(folder, (name.partition("/")[0],))
+    if name not in read_manifest(folder):
+        return {}
+    try:
+        values = json.loads((as_path(folder) / name).read_text("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("not a JSON object")
+    except ValueError as error:  # `verify --accept` took it as it was
+        raise InputError(f"{folder} is not a good checkpoint: {name}: {error}; {REPAIR}") from error
+    return values
+
+
 def _render(records: dict[str, FileRecord]) -> str:
     """The manifest's text: one for given records, so that every changed byte of it is seen."""
     lines = [f"  {json.dumps(name)}: {json.dumps(list(records[name]))}" for name in sorted(records)]
@@ -148,12 +191,12 @@ def _compare(path: Any, record: FileRecord) -> str:
     try:
         if not path.is_file():
             return "missing"
-        size = path.stat().length
-        if size != record.size:
-            return f"{size:,} bytes instead of {record.size:,}"
-        return "" if _record(path) == record else f"another {ALGORITHM} than when it was saved"
+        found = _record(path)
     except OSError as error:
         return f"cannot be read ({error})"
+    if found.size != record.size:
+        return f"{found.size:,} bytes instead of {record.size:,}"
+    return "" if found == record else f"another {ALGORITHM} than when it was saved"
 
 
 def _record(path: Any) -> FileRecord:
@@ -165,23 +208,18 @@ def _record(path: Any) -> FileRecord:
     return FileRecord(size, f"{value:08x}")
 
 
-def _file_names(folder: Any, prefix: str = "") -> Iterator[str]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _file_names(path, f"{prefix}{path.name}/")
-        else:
-            yield prefix + path.name
+def _read_unasked(root: Any) -> set[str]:
+    """The files of a folder that would be read whether its manifest lists them or not."""
+    found = {name for name in READ_BY_NAME if (root / name).exists()}
+    for folder in (f"{item}/array_metadatas" for item in ARRAY_ITEMS):
+        with contextlib.suppress(OSError):  # it is not there
+            names = [path.name for path in (root / folder).iterdir()]
+            found |= {f"{folder}/{name}" for name in fnmatch.filter(names, READ_BY_PATTERN)}
+    return found
 
 
-def _path(folder: Path) -> Any:
-    """A path of a disk or an object store, both with the same methods."""
-    from etils import epath
-
-    return epath.Path(folder)
-
-
-def _is_local(path: Any) -> bool:
-    return "://" not in os.fspath(path)
+def _is_litter(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name.rpartition("/")[2], pattern) for pattern in LITTER)
 
 
 def _replace_synchronised(path: Path, text: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,9 @@ from jaxformer.errors import InputError
 from jaxformer.parallel.sharding import path_name
 from jaxformer.storage.agreement import ask_first_process
 from jaxformer.storage.disk_space import checkpoint_bytes, require_space
-from jaxformer.storage.manifest import has_part, require_verified, write_manifest
+from jaxformer.storage.file_trees import delete_tree, reason
+from jaxformer.storage.manifest import has_part, read_json, require_verified, write_manifest
+from jaxformer.storage.steps import warn
 
 
 def import_orbax():
@@ -75,14 +78,29 @@ def save_params(path: Path, params: dict, texts: Mapping[str, str] | None = None
       texts: other files of the checkpoint, text by name; `meta/metadata` is what `read_meta` reads.
 
     Raises:
-      InputError: the disk has no room.
+      InputError: the disk has no room, or the folder is there already or cannot be written.
     """
-    ocp = import_orbax()
     path = path.absolute()
-    require_space(path, checkpoint_bytes(params))
+    if os.path.lexists(path):
+        raise InputError(f"{path} is already there; delete it, or choose another name")
+    require_space(path.parent, checkpoint_bytes(params))
+    try:
+        _write_params(path, params, texts or {})
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            delete_tree(path, warn)
+        if not isinstance(error, Exception):  # Ctrl-C
+            raise
+        # Orbax raises what its parts raise.
+        kind = type(error).__name__
+        raise InputError(f"{path} cannot be written: {kind}: {reason(error)}") from error
+
+
+def _write_params(path: Path, params: dict, texts: Mapping[str, str]) -> None:
+    ocp = import_orbax()
     with ocp.Checkpointer(array_writer()) as checkpointer:
         checkpointer.save(path / "params", args=ocp.args.PyTreeSave(params))
-    for name, text in (texts or {}).items():
+    for name, text in texts.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text, "utf-8")
     write_manifest(path)
@@ -94,9 +112,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     Raises:
       InputError: its file is damaged.
     """
-    require_verified(path, ("meta",))
-    file = path / "meta" / "metadata"
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return read_json(path, "meta/metadata")
 
 
 def check_tree(item: Path, abstract: dict) -> None:

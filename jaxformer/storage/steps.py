@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
-from jaxformer.storage.manifest import MANIFEST, describe, verify
+from jaxformer.storage.file_trees import is_link, reason
+from jaxformer.storage.manifest import MANIFEST, read_json
+from jaxformer.storage.measurement import measured_alike, measurement
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "accuracy": True, "loss": False}
 
@@ -19,17 +22,60 @@ def warn(message: str) -> None:
 
 
 def list_steps(directory: Path) -> list[int]:
-    """Steps of the finished checkpoints in a directory, ascending: those with a manifest."""
+    """Steps of the finished checkpoints in a directory, ascending: those with a manifest.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
     steps = step_folders(directory)
-    return [step for step in steps if (directory / str(step) / MANIFEST).is_file()]
+    return [step for step in steps if is_file(directory / str(step) / MANIFEST)]
 
 
 def step_folders(directory: Path) -> list[int]:
-    """Steps that have a folder in a directory, finished or not, ascending."""
-    if not directory.is_dir():
-        return []
-    names = [path.name for path in directory.iterdir() if path.is_dir()]
+    """Steps that have a folder in a directory, finished or not, ascending.
+
+    A link counts, even where it leads nowhere: its checkpoint is lost, and that is to be said.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
+    names = folder_names(directory)
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+
+
+def folder_names(directory: Path) -> list[str]:
+    """Names of the folders in a directory and of its links, wherever these lead; none without it.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
+    try:
+        if not directory.is_dir():
+            return []
+        found = [path.name for path in directory.iterdir() if is_link(path) or path.is_dir()]
+    except OSError as error:
+        raise InputError(
+            f"the checkpoints in {directory} cannot be listed: {reason(error)}; make it readable "
+            "for this user"
+        ) from error
+    return sorted(found)
+
+
+def average_names(directory: Path) -> list[str]:
+    """Names of the folders of averages in a directory, finished or not.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
+    return [name for name in folder_names(directory) if name.startswith("average_")]
+
+
+def is_file(path: Any) -> bool:
+    """Whether a file is there; False where nobody may look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def step_metrics(directory: Path, step: int) -> dict[str, float]:
@@ -38,33 +84,111 @@ def step_metrics(directory: Path, step: int) -> dict[str, float]:
     Raises:
       InputError: their file is damaged.
     """
-    folder = directory / str(step)
-    problems = verify(folder, ("metrics",))
-    if problems:
-        raise InputError(f"the metrics in {folder} are not good: {describe(problems)}")
-    path = folder / "metrics" / "metrics"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return read_json(directory / str(step), "metrics/metrics")
 
 
-def ranked_steps(directory: Path, best_metric: str, report=warn) -> list[int]:
+class Evaluated(NamedTuple):
+    """A finished checkpoint with the figures of its evaluation.
+
+    Attributes:
+      step: of the checkpoint.
+      metrics: by name.
+      identity: of the run, as `Identity.to_dict` gives it; None: an older version wrote none.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    identity: dict[str, Any] | None
+
+    def sought(self, metric: str) -> str:
+        """What the run chose its best by when it saved this one; `metric` where nobody knows."""
+        config = (self.identity or {}).get("config", {})
+        return config.get("training", {}).get("best_metric", metric)
+
+
+def evaluated_steps(directory: Path, report: Callable[[str], None] = warn) -> list[Evaluated]:
+    """The finished checkpoints that were evaluated, ascending.
+
+    Args:
+      directory: of checkpoints.
+      report: is told of those whose metrics or identity are damaged; they are left out.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
+    found = []
+    for step in list_steps(directory):
+        try:
+            metrics = step_metrics(directory, step)
+            meta = read_json(directory / str(step), "meta/metadata") if metrics else {}
+        except InputError as error:
+            report(f"left out of the search for the best: {error}")
+            continue
+        if metrics:
+            found.append(Evaluated(step, metrics, meta.get("identity")))
+    return found
+
+
+def ranked_steps(
+    directory: Path, best_metric: str, report: Callable[[str], None] = warn
+) -> list[int]:
     """Evaluated steps, best first; the later of two equal ones comes first.
+
+    Only those that were measured like the newest one: other figures cannot be compared with theirs.
 
     Args:
       directory: of checkpoints.
       best_metric: by which they are ranked.
       report: is told of those whose metrics are damaged; they are left out.
+
+    Raises:
+      InputError: the directory cannot be listed.
     """
-    sign = 1.0 if HIGHER_IS_BETTER[best_metric] else -1.0
-    scored = []
-    for step in list_steps(directory):
-        try:
-            metrics = step_metrics(directory, step)
-        except InputError as error:
-            report(f"left out of the search for the best: {error}")
-            continue
-        if math.isfinite(metrics.get(best_metric, math.nan)):
-            scored.append((sign * metrics[best_metric], step))
-    return [step for _, step in sorted(scored, reverse=True)]
+    return _rank_like_newest(evaluated_steps(directory, report), best_metric)
+
+
+def best_steps(directory: Path, best_metric: str, report: Callable[[str], None] = warn) -> set[int]:
+    """The best step by `best_metric`, and that of each other search that the run has made.
+
+    A search ends where the way of measuring changes, or training.best_metric does: going back to
+    the old value goes back to the old best.
+
+    Args:
+      directory: of checkpoints.
+      best_metric: by which the best is found now.
+      report: is told of those whose metrics are damaged; they are left out.
+
+    Raises:
+      InputError: the directory cannot be listed.
+    """
+    found = evaluated_steps(directory, report)
+    best = set(_rank_like_newest(found, best_metric)[:1])
+    for metric in {one.sought(best_metric) for one in found}:
+        search = [one for one in found if one.sought(best_metric) == metric]
+        for alike in _alike(search, metric):
+            best |= set(_rank(alike, metric)[:1])
+    return best
+
+
+def _rank_like_newest(found: list[Evaluated], metric: str) -> list[int]:
+    alike = _alike([one for one in found if metric in one.metrics], metric)
+    return _rank(alike[0], metric) if alike else []
+
+
+def _alike(found: list[Evaluated], metric: str) -> list[list[Evaluated]]:
+    """The checkpoints of each way of measuring, that of the newest first."""
+    ways = [measurement(one.identity, metric) for one in found]
+    distinct = [way for place, way in enumerate(ways) if way not in ways[place + 1 :]]
+    return [
+        [one for one, its in zip(found, ways, strict=True) if measured_alike(its, way)]
+        for way in reversed(distinct)
+    ]
+
+
+def _rank(found: list[Evaluated], metric: str) -> list[int]:
+    sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
+    values = [(sign * one.metrics.get(metric, math.nan), one.step) for one in found]
+    return [step for value, step in sorted(v for v in values if math.isfinite(v[0]))][::-1]
 
 
 def resolve_checkpoint(directory: Path, name: str, best_metric: str) -> Path:
@@ -76,7 +200,7 @@ def resolve_checkpoint(directory: Path, name: str, best_metric: str) -> Path:
     folders = step_folders(directory)
     # Without a single finished one the loader shall say what the unfinished ones lack.
     steps = list_steps(directory) or folders
-    named = sorted(path.parent.name for path in directory.glob(f"average_*/{MANIFEST}"))
+    named = [name for name in average_names(directory) if is_file(directory / name / MANIFEST)]
     if not steps and not named:
         raise InputError(
             f"{directory} holds no checkpoint; train first: python train.py --workdir="

@@ -51,6 +51,11 @@ class Workdir:
             text = self.config_file.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{self.config_file}: not UTF-8: {error}") from error
+        except OSError as error:
+            raise InputError(
+                f"{self.config_file}: cannot be read: {error.strerror}; give this user the right "
+                "to read the workdir"
+            ) from error
         return Config.from_json(text, str(self.config_file))
 
     def store_config(self, config: Config) -> None:

@@ -15,6 +15,7 @@ import jax
 from jaxformer.config import Config, TrainingConfig
 from jaxformer.data.loader import BatchLoader
 from jaxformer.evaluation.evaluate import Evaluation
+from jaxformer.files.streams import log_streams
 from jaxformer.parallel import distributed
 from jaxformer.parallel.mesh import batch_share
 from jaxformer.storage.checkpoint import Checkpointer
@@ -76,6 +77,7 @@ def train(
     """
     folder, floor = Path(workdir), config.training.watchdog_seconds
     with (
+        log_streams(),
         StopSignals(distributed.any_process) as signals,
         WorkdirLock(folder, log=log)
         if distributed.is_first_process()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxformer.parallel.distributed import is_first_process
+from jaxformer.storage.metrics_file import MetricsLine, read_lines
 from jaxformer.storage.workdir import write_atomically
 
 STEPS_IN_FLIGHT = 2  # dispatched steps that the devices may not have done
@@ -112,7 +113,7 @@ class MetricsWriter:
       metrics_file: one JSON object a line, with `step` and `split`.
       first_step: the step this start begins at; what an earlier start wrote after its checkpoint
         is removed, because it is written again: later steps, held-out splits, the changes at this
-        step, a line cut short.
+        step, a line cut short. Damaged lines are set aside.
     """
 
     def __init__(self, metrics_file: Path, first_step: int):
@@ -121,9 +122,10 @@ class MetricsWriter:
         if not is_first_process():
             return
         if metrics_file.is_file():
-            complete = metrics_file.read_text("utf-8").split("\n")[:-1]
-            kept = [line for line in complete if self._is_before(json.loads(line), first_step)]
-            write_atomically(metrics_file, "".join(line + "\n" for line in kept))
+            lines = read_lines(metrics_file.read_bytes())
+            set_aside(metrics_file, [line for line in lines if line.row is None])
+            kept = [x.content for x in lines if x.row and self._is_before(x.row, first_step)]
+            write_atomically(metrics_file, "".join(f"{line.decode()}\n" for line in kept))
         self._file = metrics_file.open("ab", buffering=0)
         self._open_events = functools.partial(
             open_events, metrics_file.parent / "tensorboard", first_step + 1
@@ -163,6 +165,18 @@ class MetricsWriter:
                 log(f"NOT written to {self._path}:\n{self._unwritten.decode()}")
         if self._events is not None:
             self._events.close()
+
+
+def set_aside(metrics_file: Path, damaged: list[MetricsLine]) -> None:
+    """Keep damaged lines of metrics.jsonl in a file beside it, and say which they are."""
+    if not damaged:
+        return
+    beside = metrics_file.with_name(f"{metrics_file.name}.damaged")
+    with beside.open("ab") as file:
+        file.writelines(line.content + b"\n" for line in damaged)
+    numbers = ", ".join(str(line.number) for line in damaged[:10])
+    more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""
+    log(f"{metrics_file}: damaged lines {numbers}{more} are set aside in {beside}")
 
 
 def open_events(folder: Path, first_step: int):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from jax.sharding import Mesh
 from jaxformer.config import Config, MeshConfig
 from jaxformer.data.batching import BatchShape, rows_per_batch
 from jaxformer.errors import InputError
+from jaxformer.files.outputs import open_output
 from jaxformer.ops.chunked_loss import automatic_chunk_tokens
 from jaxformer.parallel.collectives import Collective, read_collectives
 from jaxformer.parallel.device_peaks import peak_flops
@@ -217,8 +217,9 @@ def plan_step(
     with explain_out_of_memory(config, mesh):
         compiled = run.train_step.lower(run.abstract, batch, key).compile()
     trips, text = loss_chunks(run, rows * length // batch_parts(mesh)), compiled.as_text()
-    if program_file:
-        Path(program_file).write_text(text, "utf-8")
+    if program_file is not None:
+        with open_output(program_file, flag="--hlo") as file:
+            file.write(text)
     collectives = read_collectives(text, count, unknown_trips=trips)
     chip, devices = find_chip(device_kind), list(mesh.devices.flat)
     seconds = chip and [one.sent / group_speed(chip, devices, one.group) for one in collectives]

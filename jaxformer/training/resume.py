@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from jaxformer.config import Config
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.storage.changes import (
-    MEASUREMENT,
     Change,
     Effect,
     check_changes,
@@ -21,8 +20,11 @@ from jaxformer.storage.identity import (
     identity_changes,
     newest_identity,
 )
+from jaxformer.storage.measurement import measured_alike, measurement
 from jaxformer.storage.workdir import Workdir
 from jaxformer.training.metrics import RESUME, MetricsWriter, log
+
+BEST_METRIC = "training.best_metric"
 
 
 class Origin(NamedTuple):
@@ -137,6 +139,27 @@ def record_changes(writer: MetricsWriter, step: int, changes: Sequence[Change]) 
         writer.write(step, RESUME, values)
 
 
-def is_measured_alike(changes: Sequence[Change]) -> bool:
-    """Whether evaluations from before the changes can be compared with those after them."""
-    return not any(change.name in MEASUREMENT for change in changes)
+def search_measures(
+    meta: dict[str, Any], changes: Sequence[Change]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the search for the best checkpoint goes by before and after changes, value by field.
+
+    Args:
+      meta: of the restored checkpoint. One of an older version has no identity: then only a change
+        of training.best_metric is known.
+      changes: since it was saved.
+    """
+    identity = Identity.from_meta(meta, "the restored checkpoint")
+    sought = {} if identity is None else {BEST_METRIC: identity.config.training.best_metric}
+    chosen = [change for change in changes if change.name == BEST_METRIC]
+    before = sought | {change.name: change.old for change in chosen}
+    after = sought | {change.name: change.new for change in chosen}
+    known = meta.get("identity")
+    before |= measurement(known, before.get(BEST_METRIC, ""))
+    after |= measurement(known, after.get(BEST_METRIC, ""), changes)
+    return before, after
+
+
+def is_measured_alike(meta: dict[str, Any], changes: Sequence[Change]) -> bool:
+    """Whether the search of a checkpoint goes on after changes: figures compare, as `best` does."""
+    return measured_alike(*search_measures(meta, changes))

@@ -14,7 +14,7 @@ from jaxformer.storage.changes import Change
 from jaxformer.storage.checkpoint import HIGHER_IS_BETTER, load_params, resolve_checkpoint
 from jaxformer.storage.workdir import write_atomically
 from jaxformer.training.metrics import HELD_OUT, MetricsWriter, log
-from jaxformer.training.resume import is_measured_alike
+from jaxformer.training.resume import is_measured_alike, search_measures
 from jaxformer.training.setup import Run
 from jaxformer.training.state import TrainState
 
@@ -27,11 +27,14 @@ class Selection:
       best: value of training.best_metric, None before the first evaluation.
       best_step: where it was seen.
       waiting: evaluations since then.
+      earlier: searches by other measures, `measured` and the three fields above of each; one goes
+        on when the old values come back.
     """
 
     best: float | None = None
     best_step: int = 0
     waiting: int = 0
+    earlier: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def update(self, value: float, step: int, *, higher: bool) -> bool:
         """Take an evaluation in; True if it is the best so far. What is not finite never is."""
@@ -48,11 +51,24 @@ class Selection:
 
 
 def resumed_selection(meta: dict[str, Any], changes: Sequence[Change]) -> Selection:
-    """The search of a checkpoint, begun anew if its figures were measured in another way."""
-    if not is_measured_alike(changes):
-        log("evaluations are measured in another way from here on: the best is looked for anew")
-        return Selection()
-    return Selection(**meta.get("selection", {}))
+    """The search of a checkpoint; another one if figures are measured in another way from here on.
+
+    That is an earlier one that was measured so, or a new one: as `best` ranks the checkpoints.
+    """
+    saved = Selection(**meta.get("selection", {}))
+    if is_measured_alike(meta, changes):
+        return saved
+    before, after = search_measures(meta, changes)
+    fields = dataclasses.asdict(saved)
+    searches = [*fields.pop("earlier"), {"measured": before} | fields]
+    found = next((one for one in searches if one["measured"] == after), {})
+    log(
+        "evaluations are measured in another way from here on: the best is "
+        + ("that of the steps that were measured like this" if found else "looked for anew")
+    )
+    earlier = [one for one in searches if one is not found]
+    again = {name: value for name, value in found.items() if name != "measured"}
+    return Selection(**again, earlier=earlier)
 
 
 def evaluate_validation(

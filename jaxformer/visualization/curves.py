@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxformer.errors import InputError, check_range
+from jaxformer.storage.metrics_file import read_lines
 from jaxformer.storage.workdir import Workdir
 from jaxformer.visualization.figures import COLOURS, LINE_STYLES, MARKERS, new_figure, styled
 
@@ -45,28 +46,25 @@ PANELS = (
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, in the order they were written.
 
-    A last line without its end is left out: a run that goes on is about to write the rest of it.
+    A last line without its end is left out: a run that goes on is about to write the rest of it. A
+    damaged line is left out too, with a warning.
 
     Raises:
-      InputError: the folder is no workdir, nothing was logged yet, or a line is damaged.
+      InputError: the folder is no workdir, or nothing was logged yet.
     """
     run = Workdir(Path(workdir))
     if not run.path.is_dir():
         raise InputError(f"--workdir={workdir}: there is no such folder")
     if not run.metrics_file.is_file():
         raise InputError(f"{workdir} has no metrics.jsonl: it is not the workdir of a run")
-    lines = run.metrics_file.read_bytes().split(b"\n")[:-1]
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line.decode("utf-8"))
-            if type(row["step"]) is not int or type(row["split"]) is not str:
-                raise ValueError("step must be a whole number and split a string")
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{run.metrics_file}, line {number}: not a row with step and split: {error}"
-            ) from error
-        rows.append(row)
+    lines = read_lines(run.metrics_file.read_bytes())
+    for line in lines:
+        if line.row is None:
+            print(
+                f"warning: {run.metrics_file}, line {line.number} is left out: {line.problem}",
+                file=sys.stderr,
+            )
+    rows = [line.row for line in lines if line.row is not None]
     if not any(row["split"] in ("train", "validation") for row in rows):
         raise InputError(f"{run.metrics_file} holds no figures yet: training has not logged a step")
     return rows

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.errors import InputError
+from jaxformer.files.outputs import check_output, open_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,18 +107,16 @@ def check_picture_path(path: str | os.PathLike, name: str = "--output") -> Path:
     """`path` as a `Path`.
 
     Raises:
-      InputError: it does not end in .png or .svg, or its folder is not there.
+      InputError: it does not end in .png or .svg, or it cannot be written.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         raise InputError(f"{name}={path} must end in {' or '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise InputError(f"{name}={path}: there is no folder {path.parent}; make it first")
-    return path
+    return check_output(os.fspath(path), "picture.png", flag=name)
 
 
 @styled
-def write_figure(figure: Figure, path: str | os.PathLike) -> Path:
+def write_figure(figure: Figure, path: str | os.PathLike, name: str = "path") -> Path:
     """Write a PNG or SVG that appears under its name only when it is complete.
 
     No date and no version is written into it, so equal figures give equal files.
@@ -125,13 +124,8 @@ def write_figure(figure: Figure, path: str | os.PathLike) -> Path:
     Raises:
       InputError: `check_picture_path` refuses the path, or the disk does.
     """
-    path = check_picture_path(path, "path")
+    path = check_picture_path(path, name)
     nothing = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=_DOTS_PER_INCH, metadata=nothing)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    with open_output(path, flag=name, binary=True) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=_DOTS_PER_INCH, metadata=nothing)
     return path

@@ -78,5 +78,5 @@ def test_a_tokenizer_of_the_run_that_is_not_there_is_refused_before_the_work(
     )  # as if the run's needed a package that is missing
     assert main(["evaluate", f"--workdir={small_run.workdir}"]) == 2
     assert "error: training.bleu_tokenize='13a'" in capsys.readouterr().err
-    assert main(["evaluate", f"--workdir={small_run.workdir}", "--tokenize="]) == 2
-    assert "error: --tokenize=''" in capsys.readouterr().err
+    assert main(["evaluate", f"--workdir={small_run.workdir}", "--tokenize=13b"]) == 2
+    assert "error: --tokenize='13b'" in capsys.readouterr().err

@@ -3,16 +3,22 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from training_run import number_pairs
 
 from jaxformer.__main__ import main
 from jaxformer.commands import translate
-from jaxformer.decoding.translator import Translator
+from jaxformer.decoding.translator import Translator, abstract_params
+from jaxformer.models.transformer import Transformer
+from jaxformer.storage.parameters import save_params
+from jaxformer.storage.workdir import Workdir
 
 ROOT = Path(__file__).parent.parent.parent
 LINES = ["one two", "", "three four", *(source for source, _ in number_pairs(4, 5))]
@@ -149,6 +155,24 @@ def test_the_prompt_translates_line_by_line_until_the_end(run, monkeypatch, smal
     assert run() == "un deux\n\ntrois quatre\n"
 
 
+def test_a_line_that_is_not_utf8_does_not_end_the_prompt(run, monkeypatch, capsys):
+    typed = iter(["on\udce9 two", UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "bad"), "one two"])
+
+    def type_line(mark):
+        line = next(typed, EOFError())
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    monkeypatch.setattr(sys, "stdin", Stdin(terminal=True))
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(translate, "print", lambda *a, **k: errors.append(a), raising=False)
+    errors = []
+    assert run() == "un deux\n"
+    told = [message[0] for message in errors if message and "not UTF-8" in message[0]]
+    assert [message.partition(" is")[0] for message in told] == ["line 1", "line 2"]
+
+
 def test_ctrl_c_at_the_prompt_ends_with_130(small_run, monkeypatch, capsys):
     def interrupt(mark):
         raise KeyboardInterrupt
@@ -164,6 +188,23 @@ def test_a_terminal_and_an_output_file_is_no_prompt(run, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", stdin)
     run(f"--output={tmp_path / 'out'}")
     assert (tmp_path / "out").read_text() == "un deux\n"
+
+
+def test_parameters_that_are_not_numbers(small_run, lines_file, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(small_run.workdir, workdir)
+    model = Transformer(Workdir(workdir).load_config().model)
+    nothing = jax.tree.map(lambda x: np.full(x.shape, np.nan, x.dtype), abstract_params(model))
+    save_params(workdir / "checkpoints" / "average_nan", nothing)
+    flags = [f"--workdir={workdir}", "--checkpoint=average_nan", f"--input={lines_file}"]
+    assert main(["translate", *flags]) == 2
+    assert "error: the model gives NaN" in capsys.readouterr().err
+
+
+def test_a_length_that_no_machine_can_hold(small_run, lines_file, capsys):
+    flags = [f"--workdir={small_run.workdir}", "--max_length=1000000000"]
+    assert main(["translate", *flags, f"--input={lines_file}"]) == 2
+    assert "--max_length" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_traceback(small_run, lines_file, compiled_programs):

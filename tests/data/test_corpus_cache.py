@@ -1,6 +1,7 @@
 """The cache folder: arrays that grow on disk, entries that are whole, nothing stale left."""
 
 import fcntl
+import functools
 import subprocess
 import sys
 import tracemalloc
@@ -12,6 +13,7 @@ import pytest
 from jaxformer.config import DataConfig
 from jaxformer.data.corpus import ARRAYS, prepare_corpus
 from jaxformer.data.corpus_cache import ArrayWriter, building_folder, remove_stale
+from jaxformer.data.text_files import TextSource
 from jaxformer.errors import InputError
 
 
@@ -127,3 +129,52 @@ def test_a_published_entry_holds_the_arrays_and_the_manifest_only(tmp_path):
     (entry,) = tmp_path.iterdir()
     names = [f"{name}.npy" for name in ARRAYS]
     assert sorted(path.name for path in entry.iterdir()) == sorted([*names, "manifest.json"])
+
+
+LINES = {"before": ("a b\nc d\n", "x\ny\n"), "after": ("a b\nc dd\n", "x\ny\n")}
+
+
+def write_text(folder, version):
+    """`train.en` and `train.fr` of one of `LINES`."""
+    for language, text in zip(("en", "fr"), LINES[version], strict=True):
+        (folder / f"train.{language}").write_text(text)
+
+
+class Rewritten(WordTokenizer):
+    """The text in `folder` is another one before, or after, its lines are tokenised."""
+
+    def __init__(self, folder, moment):
+        self._folder, self._moment = folder, moment
+
+    def encode(self, lines):
+        ids = super().encode(lines)
+        if self._moment == "while it is read":
+            write_text(self._folder, "after")
+        return ids
+
+
+@pytest.mark.parametrize("moment", ["before it is read", "while it is read"])
+def test_a_text_that_changes_is_not_kept_under_the_key_of_the_old_one(tmp_path, moment):
+    text, cache = tmp_path / "text", tmp_path / "cache"
+    text.mkdir()
+    write_text(text, "before")
+    config = DataConfig(source="text", root=str(text), cache_dir=str(cache))
+    source = TextSource(config)
+    source.fingerprint = functools.cache(source.fingerprint)  # as a run does with large texts
+    source.fingerprint("train")
+    if moment == "before it is read":
+        write_text(text, "after")
+    tokenizer = Rewritten(text, moment)
+    settings = {"filters": True, "progress": False}
+    with pytest.raises(InputError) as refused:
+        prepare_corpus(source, "train", tokenizer, tokenizer, config, **settings)
+    message = str(refused.value)
+    assert "data.train" in message and "start again" in message
+    assert all(str(text / name) in message for name in ("train.en", "train.fr"))
+    assert list(cache.iterdir()) == []
+    again = WordTokenizer()
+    corpus = prepare_corpus(TextSource(config), "train", again, again, config, **settings)
+    assert corpus.source_ids.tolist() == [5, 5, 1, 5, 6, 1]
+    write_text(text, "before")
+    corpus = prepare_corpus(TextSource(config), "train", again, again, config, **settings)
+    assert corpus.source_ids.tolist() == [5, 5, 1, 5, 5, 1]

@@ -22,8 +22,8 @@ from jaxformer.data.subword_sampling import (
     sample_sentences,
     sentence_seeds,
 )
-from jaxformer.data.text_files import read_lines
 from jaxformer.data.tokenizer_training import train_tokenizer
+from jaxformer.files.inputs import read_lines
 
 PAD = 0
 STEMS = ["house", "garden", "window", "morning", "teacher", "yellow", "running", "mountain"]

@@ -5,8 +5,9 @@ import tracemalloc
 import pytest
 
 from jaxformer.config import DataConfig
-from jaxformer.data.text_files import TextSource, check_parallel, count_lines, read_lines
+from jaxformer.data.text_files import TextSource, check_parallel
 from jaxformer.errors import InputError
+from jaxformer.files.inputs import count_lines, read_lines
 
 
 def write(folder, **files):

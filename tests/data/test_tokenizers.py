@@ -4,10 +4,10 @@ import re
 import pytest
 
 from jaxformer.config import TokenizerConfig
-from jaxformer.data.text_files import read_lines
 from jaxformer.data.tokenizer_training import load_or_train, train_tokenizer
 from jaxformer.data.tokenizers import Tokenizer, load_tokenizers
 from jaxformer.errors import InputError
+from jaxformer.files.inputs import read_lines
 
 WORDS = ["the house is small", "a small dog runs", "the dog sees a house", "we run home now"]
 LINES = [f"{a} and {b}" for a in WORDS for b in WORDS]

@@ -147,12 +147,29 @@ def test_the_same_command_goes_on_from_the_newest_good_one(
     assert "REFUSED: the checkpoint of step 12" in out and f"{name}: " in out
     assert f"resuming from the checkpoint of step 8 in {checkpoints}" in out
     assert list_steps(checkpoints) == [4, 8, 12, 16]
+    assert [path.name for path in checkpoints.glob("*.refused*")] == ["12.refused"]
     for step in (12, 16):  # bit by bit: parameters of a run that nothing happened to
         jax.tree.map(
             np.testing.assert_array_equal, params(tmp_path / "run", step), params(whole, step)
         )
     steps = [row["step"] for row in read_metrics(tmp_path / "run", "train")]
     assert steps == [4, 8, 12, 16]
+
+
+def test_litter_of_a_desktop_costs_no_step(run, tmp_path, monkeypatch, capsys):
+    config, _, whole = run
+    shutil.copytree(whole, tmp_path / "run")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    shutil.rmtree(checkpoints / "16")
+    for name in (".DS_Store", "params/.DS_Store", "optimizer/.nfs0001", "lost/and/found"):
+        (checkpoints / "12" / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoints / "12" / name).write_text("litter")
+    replace_measurement(monkeypatch, [1.0] * 3)
+    assert train(config, tmp_path / "run").step == 16
+    out = capsys.readouterr().out
+    assert f"resuming from the checkpoint of step 12 in {checkpoints}" in out
+    assert "REFUSED" not in out
+    jax.tree.map(np.testing.assert_array_equal, params(tmp_path / "run", 16), params(whole, 16))
 
 
 def test_where_none_is_good_the_run_ends_with_status_2_and_touches_nothing(

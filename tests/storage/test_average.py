@@ -1,5 +1,7 @@
 """An average is the mean of the parameters, has a name, and lives beside the steps."""
 
+import resource
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +37,7 @@ def checkpoints(tmp_path):
     """Steps 1 to 5 with BLEU 5, 1, 9, none, 7."""
     checkpointer = Checkpointer(tmp_path, keep=9, best_metric="bleu")
     for step, bleu in enumerate((5.0, 1.0, 9.0, None, 7.0), 1):
-        meta = {"identity": {"corpus": step}, "selection": {"waiting": step}}
+        meta = {"identity": {"row_multiple": step}, "selection": {"waiting": step}}
         metrics = None if bleu is None else {"bleu": bleu}
         checkpointer.save(step, make_state(step), meta, metrics)
     checkpointer.wait()
@@ -81,10 +83,80 @@ def test_an_older_average_stays_until_the_new_one_is_whole(checkpoints, monkeypa
     assert not list(checkpoints.glob(".average*"))
 
 
+def test_what_a_killed_average_left_does_not_hinder_the_next(checkpoints, capsys):
+    average(checkpoints, "last", 2)
+    for name in (".average_last_2", ".average_last_2.older"):
+        (checkpoints / name / "params").mkdir(parents=True)
+    average(checkpoints, "last", 2)
+    assert verify(checkpoints / "average_last_2") == []
+    assert not list(checkpoints.glob(".average*")) and capsys.readouterr().err == ""
+
+
+def test_an_average_that_is_a_link_is_replaced_and_its_files_stay(checkpoints, tmp_path, capsys):
+    average(checkpoints, "last", 2)
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}_elsewhere") / "average"
+    elsewhere.parent.mkdir()
+    (checkpoints / "average_last_2").rename(elsewhere)
+    (checkpoints / "average_last_2").symlink_to(elsewhere)
+    kept = (elsewhere / "MANIFEST.json").read_bytes()
+    average(checkpoints, "last", 2)
+    assert not (checkpoints / "average_last_2").is_symlink()
+    assert verify(checkpoints / "average_last_2") == verify(elsewhere) == []
+    assert (elsewhere / "MANIFEST.json").read_bytes() == kept
+    assert f"the files stay in {elsewhere}\n" in capsys.readouterr().err
+    assert not list(checkpoints.glob(".average*"))
+
+
+def write_part_of_it(path, params, texts):
+    (path / "params").mkdir(parents=True)
+    raise OSError(30, "Read-only file system", str(path))
+
+
+def fail_to_rename(self, target):
+    raise OSError(30, "Read-only file system", str(self))
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("jaxformer.storage.parameters._write_params", write_part_of_it),
+        ("pathlib.Path.rename", fail_to_rename),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_bad_input_and_nothing_stays(
+    checkpoints, monkeypatch, name, replacement
+):
+    average(checkpoints, "last", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(name, replacement)
+        with pytest.raises(InputError) as refused:
+            average(checkpoints, "last", 2)
+    assert str(checkpoints) in str(refused.value)
+    assert "Read-only file system" in str(refused.value)
+    assert not list(checkpoints.glob(".average*"))
+    assert verify(checkpoints / "average_last_2") == []
+
+
+def test_a_disk_that_fills_up_is_bad_input_and_nothing_stays(tmp_path):
+    wide = {"kernel": jax.ShapeDtypeStruct((512, 512), jnp.float32)}
+    weights = {"kernel": jax.random.normal(jax.random.key(0), (512, 512))}
+    with Checkpointer(tmp_path, keep=2, best_metric="bleu") as checkpointer:
+        checkpointer.save(1, TrainState(jnp.int32(1), weights, (), None), {}, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (96 * 1024, limits[1]))
+    try:
+        with pytest.raises(InputError) as refused:
+            average_checkpoints(tmp_path, wide, count=1, choose="last", best_metric="bleu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(tmp_path) in str(refused.value) and "File too large" in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
 def test_it_is_verified_and_knows_its_run(checkpoints):
     average(checkpoints, "best", 2)
     assert verify(checkpoints / "average_best_2") == []
-    assert read_meta(checkpoints / "average_best_2") == {"identity": {"corpus": 5}}
+    assert read_meta(checkpoints / "average_best_2") == {"identity": {"row_multiple": 5}}
     (checkpoints / "average_best_2" / "steps.txt").write_text("3\n4\n")
     problems = verify(checkpoints / "average_best_2")
     assert problems == ["steps.txt: another crc32 than when it was saved"]

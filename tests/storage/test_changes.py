@@ -9,7 +9,6 @@ from jaxformer.config import Config, field_types
 from jaxformer.errors import InputError
 from jaxformer.storage.changes import (
     EFFECTS,
-    MEASUREMENT,
     SPIKES,
     SWITCHES,
     TEXTS,
@@ -35,7 +34,7 @@ def test_every_name_in_the_tables_exists():
     known = {*field_types(), *TEXTS}
     sections = {name.partition(".")[0] for name in known} | {"hardware", "versions"}
     assert set(EFFECTS) <= known | sections
-    assert {*SWITCHES, *SPIKES, *MEASUREMENT} <= known
+    assert {*SWITCHES, *SPIKES} <= known
 
 
 def test_what_nobody_has_thought_about_is_refused():

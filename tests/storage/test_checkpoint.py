@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from root_powers import without_root_powers
 from saved_states import abstract, assert_same, make_state, save_steps, shapes
 
 from jaxformer.errors import InputError
@@ -131,7 +132,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_newest_good_one(open_checkpointer
         checkpointer.save(step, make_state(step), {}, None)
     checkpointer.wait()
     assert list_steps(tmp_path) == [1, 2, 3] and verify(tmp_path / "3") == []
-    assert not list(tmp_path.glob("*.refused"))
+    kept = sorted(path.name for path in tmp_path.glob("*.refused*"))
+    assert kept == ["2.refused", "3.refused"]  # to delete them is for the user to decide
 
 
 def test_another_model_is_refused_on_the_way_back(open_checkpointer, tmp_path):
@@ -176,8 +178,8 @@ def test_a_failed_save_is_reported_and_the_next_one_tries_again(
     lines = open_checkpointer.said
     assert len(lines) == 4
     assert lines[0] == (
-        "the checkpoint of step 2 was NOT saved: OSError: [Errno 28] No space left on device; the "
-        "last good one is of 1; the next save tries again"
+        "the checkpoint of step 2 was NOT saved: OSError: No space left on device; the last good "
+        "one is of 1; the next save tries again"
     )
     assert "the last good one is of 4" in lines[3]
 
@@ -246,10 +248,14 @@ def test_leftovers_of_a_kill_are_cleared_and_do_not_stop_the_next_start(tmp_path
     assert list_steps(tmp_path) == [1, 2]
 
 
-def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path):
+def test_a_directory_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file/checkpoints cannot be written: "):
         Checkpointer(tmp_path / "file" / "checkpoints", keep=2, best_metric="bleu")
+    (tmp_path / "checkpoints").mkdir(0o555)
+    refused = pytest.raises(InputError, match="/checkpoints cannot be written: .*Permission denied")
+    with refused, without_root_powers():
+        Checkpointer(tmp_path / "checkpoints", keep=2, best_metric="bleu")
 
 
 def test_a_state_comes_back_on_another_mesh(tmp_path):

@@ -60,3 +60,31 @@ def test_room_for_some_but_not_for_all_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="needs 6,000,000 bytes and 5,000,000 are free"):
         check_room(tmp_path, 6_000_000, new=1, report=said.append)
     assert len(said) == 1
+
+
+def test_what_refused_checkpoints_hold_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 5_000_000))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_bytes(bytes(7777))
+    directory = tmp_path / "checkpoints"
+    for name, size in (("20", 999), ("20.refused", 1500), ("20.refused.2", 500), ("20.x", 9)):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "file").write_bytes(bytes(size))
+    (directory / "30.refused").symlink_to(tmp_path / "elsewhere")  # of another disk
+    said = []
+    check_room(directory, 1_000_000, new=9, report=said.append)
+    with pytest.raises(InputError) as refused:
+        require_space(directory, 6_000_000)
+    for message in (said[0], str(refused.value)):
+        assert "2,000 bytes" in message and str(directory) in message
+        assert "20.refused" in message and "20.refused.2" in message
+        assert "999" not in message and "30.refused" not in message
+
+
+def test_a_disk_that_does_not_tell_is_tried(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(shutil, "disk_usage", refuse)
+    assert free_bytes(tmp_path) is None
+    require_space(tmp_path, 10**18)

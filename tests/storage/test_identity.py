@@ -150,6 +150,18 @@ def test_the_newest_good_checkpoint_says_what_a_run_is(tmp_path, identity):
         read_identity(newest)
 
 
+def test_a_workdir_that_cannot_be_looked_into_is_bad_input_and_no_new_run(tmp_path, monkeypatch):
+    workdir = Workdir(tmp_path)
+    workdir.store_config(Config())
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(InputError, match=f"{tmp_path}/config.json cannot be read: Permission den"):
+        newest_identity(workdir)
+
+
 def test_another_vocabulary_is_refused_by_the_name_of_its_file(tmp_path, identity, tokenizers):
     right, wrong = tokenizers
     check_tokenizers(identity, (right, right), tmp_path, "it")

@@ -12,14 +12,16 @@ from jaxformer.storage.manifest import (
     MANIFEST,
     describe,
     has_part,
+    read_json,
     read_manifest,
     require_verified,
+    stray_files,
     verify,
     write_manifest,
 )
 
 FILES = {
-    "_METADATA": b"{}",
+    "notes": b"{}",
     "params/d/0a1b": bytes(range(256)) * 9000,  # more than one chunk
     "params/manifest.ocdbt": b"\x00",
     "meta/metadata": '{"é": 1}'.encode(),
@@ -55,7 +57,7 @@ def test_it_lists_every_file(folder):
     write_manifest(folder)
     assert (folder / MANIFEST).read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [MANIFEST, "_METADATA", "params", "meta", "metrics"]
+        [MANIFEST, "notes", "params", "meta", "metrics"]
     )
 
 
@@ -84,10 +86,68 @@ def test_a_flipped_bit_is_found_in_any_file(folder, name):
     assert verify(folder) == [f"{name}: missing"]
 
 
-def test_a_file_that_does_not_belong_there_is_found(folder):
-    (folder / "params" / "d" / "0a1c").write_bytes(b"")
-    assert verify(folder) == [f"params/d/0a1c: not in {MANIFEST}"]
+STRAYS = (
+    ".DS_Store", ".nfs000000000001", "Thumbs.db", "._meta", "notes.txt", "lost+found/part",
+    "params/.DS_Store", "params/d/0a1c", "params/array_metadatas/.process_0",
+    "params/._manifest.ocdbt", "meta/metadata.bak", "metrics/.nfs0001", "state/_METADATA",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_file_that_nothing_reads_does_no_harm(folder, name):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"stray")
+    assert verify(folder) == []
+    require_verified(folder, ("params", "meta"))
+    assert stray_files(folder) == [name]
+
+
+READ = (
+    "_CHECKPOINT_METADATA", "params/_METADATA", "params/_CHECKPOINT_METADATA", "params/_sharding",
+    "params/checkpoint", "params/array_metadatas/process_0", "params/array_metadatas/process_x",
+    "optimizer/manifest.ocdbt", "ema/_METADATA", "metrics/metrics",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_that_would_be_read_has_to_be_listed(folder, name):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"{}")
+    assert verify(folder) == [f"{name}: not in {MANIFEST}"]
+    assert verify(folder, (name.partition("/")[0],)) == verify(folder)
     assert verify(folder, ("meta",)) == []
+    with pytest.raises(InputError, match=name):
+        require_verified(folder)
+
+
+def test_only_json_that_is_listed_is_read(folder):
+    assert read_json(folder, "meta/metadata") == {"é": 1}
+    assert read_json(folder, "steps/steps") == {}
+    (folder / "steps").mkdir()
+    (folder / "steps" / "steps").write_text('{"not": "listed"}')
+    assert read_json(folder, "steps/steps") == {}
+    (folder / "metrics" / "metrics").write_text("{}")
+    with pytest.raises(InputError, match="metrics/metrics: not in"):
+        read_json(folder, "metrics/metrics")
+    for text in ("[1]", "{", "\udc80"):
+        (folder / "meta" / "metadata").write_bytes(text.encode("utf-8", "surrogateescape"))
+        (folder / MANIFEST).unlink()
+        write_manifest(folder)  # as `verify --accept` does, whatever is in it
+        with pytest.raises(InputError, match=f"{folder} is not a good .*: meta/metadata: "):
+            read_json(folder, "meta/metadata")
+
+
+def test_what_file_systems_leave_is_never_listed(folder):
+    for name in (".nfs0001", "params/.DS_Store", "params/d/._0a1b", "meta/Thumbs.db"):
+        (folder / name).write_bytes(b"gone tomorrow")
+    write_manifest(folder)
+    assert sorted(read_manifest(folder)) == sorted(FILES)
+
+
+def test_a_link_that_leads_nowhere_is_named_with_its_target(tmp_path):
+    (tmp_path / "300").symlink_to(tmp_path / "unmounted")
+    (problem,) = verify(tmp_path / "300")
+    assert problem.startswith(f"{MANIFEST}: missing") and str(tmp_path / "unmounted") in problem
 
 
 def test_a_lost_folder_is_found_by_its_files(folder):

@@ -81,3 +81,25 @@ def test_parameters_alone_are_verified_too(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=f"needs {needed:,} bytes and {needed - 1:,} are free"):
         save_params(tmp_path / "average_last_3", params)
     assert not (tmp_path / "average_last_3").exists()
+
+
+def test_a_folder_that_is_there_is_not_overwritten(tmp_path):
+    params = make_state(4).params
+    save_params(tmp_path / "average_last_2", params)
+    with pytest.raises(InputError, match=f"{tmp_path}/average_last_2 is already there"):
+        save_params(tmp_path / "average_last_2", make_state(5).params)
+    assert verify(tmp_path / "average_last_2") == []
+
+
+def test_parameters_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"{tmp_path}/file/average cannot be written: "):
+        save_params(tmp_path / "file" / "average", make_state(4).params)
+
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxformer.storage.parameters.write_manifest", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_params(tmp_path / "average_last_2", make_state(4).params)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

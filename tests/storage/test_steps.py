@@ -1,17 +1,34 @@
 """Which checkpoints are there, which is the best, and what they are called."""
 
+from pathlib import Path
+
 import pytest
 from saved_states import make_state, save_steps
 
 from jaxformer.errors import InputError
 from jaxformer.storage.manifest import MANIFEST
 from jaxformer.storage.parameters import load_params, save_params
-from jaxformer.storage.steps import list_steps, ranked_steps, resolve_checkpoint, step_metrics
+from jaxformer.storage.steps import (
+    list_steps,
+    ranked_steps,
+    resolve_checkpoint,
+    step_folders,
+    step_metrics,
+)
 
 
 def test_unfinished_folders_are_no_steps(tmp_path):
     save_steps(tmp_path / "c", [None, None])
-    for name in ("3", "4.orbax-checkpoint-tmp", "5.refused", "average_last_2", "²", "07", "notes"):
+    for name in (
+        "3",
+        "4.orbax-checkpoint-tmp",
+        "5.refused",
+        "5.refused.2",
+        "average_last_2",
+        "²",
+        "07",
+        "notes",
+    ):
         (tmp_path / "c" / name).mkdir()
     (tmp_path / "c" / "6").write_text("a file")
     assert list_steps(tmp_path / "c") == [1, 2]
@@ -38,7 +55,49 @@ def test_damaged_metrics_are_no_figures(tmp_path, capsys):
     with pytest.raises(InputError, match="metrics/metrics: another crc32 than when it was saved"):
         step_metrics(tmp_path, 1)
     assert ranked_steps(tmp_path, "bleu") == [2]
-    assert "left out of the search for the best: the metrics in" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "left out of the search for the best: " in error
+    assert f"{tmp_path}/1 is not a good checkpoint: metrics/metrics: " in error
+
+
+def test_a_damaged_identity_is_no_figure_either(tmp_path):
+    save_steps(tmp_path, [{"bleu": 2.5}, {"bleu": 1.5}])
+    (tmp_path / "1" / "meta" / "metadata").write_text("{}")
+    said = []
+    assert ranked_steps(tmp_path, "bleu", said.append) == [2]
+    (line,) = said
+    assert f"{tmp_path}/1 is not a good checkpoint: meta/metadata: " in line
+
+
+def test_metrics_that_no_manifest_lists_are_not_read(tmp_path):
+    save_steps(tmp_path, [{"bleu": 2.5}, None])
+    (tmp_path / "2" / "metrics").mkdir()
+    (tmp_path / "2" / "metrics" / ".DS_Store").write_text("")
+    assert step_metrics(tmp_path, 2) == {}
+    (tmp_path / "2" / "metrics" / "metrics").write_text('{"bleu": 9.5}')
+    with pytest.raises(InputError, match="metrics/metrics: not in MANIFEST.json"):
+        step_metrics(tmp_path, 2)
+    assert ranked_steps(tmp_path, "bleu", lambda line: None) == [1]
+
+
+def test_a_directory_that_cannot_be_listed_is_bad_input(tmp_path, monkeypatch):
+    save_steps(tmp_path, [None])
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for name in ("best", "latest", "1", "average_last_2"):
+        with pytest.raises(InputError, match=f"{tmp_path} cannot be listed: Permission denied"):
+            resolve_checkpoint(tmp_path, name, "bleu")
+
+
+def test_a_link_is_a_checkpoint_and_one_that_leads_nowhere_is_seen(tmp_path):
+    save_steps(tmp_path / "c", [None, None])
+    (tmp_path / "c" / "1").rename(tmp_path / "elsewhere")
+    (tmp_path / "c" / "1").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "c" / "3").symlink_to(tmp_path / "nowhere")
+    assert list_steps(tmp_path / "c") == [1, 2] and step_folders(tmp_path / "c") == [1, 2, 3]
 
 
 def test_names_of_checkpoints(tmp_path):

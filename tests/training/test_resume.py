@@ -11,7 +11,7 @@ from training_run import change, read_metrics
 from jaxformer.config import Config
 from jaxformer.errors import InputError
 from jaxformer.storage.changes import Change, Effect
-from jaxformer.storage.identity import Identity
+from jaxformer.storage.identity import Identity, identity_changes
 from jaxformer.storage.manifest import write_manifest
 from jaxformer.storage.workdir import Workdir
 from jaxformer.training.metrics import MetricsWriter
@@ -22,6 +22,7 @@ from jaxformer.training.resume import (
     resumed_changes,
 )
 from jaxformer.training.setup import with_batching
+from jaxformer.training.validation import Selection, resumed_selection
 
 IDENTITY = Identity(
     config=Config(),
@@ -162,13 +163,73 @@ def test_a_start_from_the_same_step_writes_its_changes_in_place_of_the_last(tmp_
     assert row["changes"] == {"hardware.devices": [8, 2]}
 
 
-def test_figures_compare_unless_the_measure_or_the_validation_text_changed():
-    def changed(name):
-        return [
-            Change("training.num_steps", 5, 9, Effect.NOTHING),
-            Change(name, 1, 2, Effect.NOTHING),
-        ]
+def resume(meta, now, *, text="bb"):
+    """The search that a start goes on with, and whether it is the one of the checkpoint."""
+    before = Identity.from_meta(meta, "there") or IDENTITY
+    identity = Identity(config=now, corpus={"train": "aa", "validation": text})
+    changes = identity_changes(before, identity)
+    return resumed_selection(meta, changes), is_measured_alike(meta, changes)
 
-    assert is_measured_alike([]) and is_measured_alike(changed("optimizer.learning_rate"))
-    for name in ("training.best_metric", "training.eval_sentences", "data.validation_text"):
-        assert not is_measured_alike(changed(name))
+
+def meta_of(config, search, *, text="bb"):
+    identity = dataclasses.replace(
+        IDENTITY, config=config, corpus={"train": "aa", "validation": text}
+    )
+    meta = {"identity": identity.to_dict(), "selection": dataclasses.asdict(search)}
+    return json.loads(json.dumps(meta))
+
+
+SEARCH = Selection(best=9.0, best_step=40, waiting=2)
+BEAM = change(Config(), training__eval_beam_size=4)
+LOSS = change(Config(), training__best_metric="loss")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (Config(), change(Config(), training__num_steps=9, optimizer__learning_rate=2.0)),
+        (Config(), change(Config(), decoding__tokens_per_batch=9, decoding__beam_size=9)),
+        (Config(), change(Config(), decoding__alpha=1.0, decoding__length_penalty="power")),
+        (Config(), change(Config(), training__label_smoothing=0.2)),
+        (LOSS, change(LOSS, training__eval_beam_size=4, training__bleu_tokenize="zh")),
+    ],
+)
+def test_the_search_goes_on_where_its_figures_compare(before, now):
+    assert resume(meta_of(before, SEARCH), now) == (SEARCH, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        (Config(), change(Config(), decoding__max_length_extra=1), "bb"),
+        (Config(), change(Config(), decoding__max_source_length=9), "bb"),
+        (BEAM, change(BEAM, decoding__alpha=1.0), "bb"),
+        (BEAM, change(BEAM, decoding__length_penalty="power"), "bb"),
+        (Config(), BEAM, "bb"),
+        (Config(), change(Config(), training__eval_sentences=3), "bb"),
+        (Config(), change(Config(), training__bleu_tokenize="zh"), "bb"),
+        (Config(), Config(), "another text"),
+        (LOSS, change(LOSS, training__label_smoothing=0.2), "bb"),
+        (LOSS, Config(), "bb"),
+        (Config(), LOSS, "bb"),
+    ],
+)
+def test_the_search_begins_anew_where_they_do_not_and_goes_on_later(before, now, text, capsys):
+    search, alike = resume(meta_of(before, SEARCH), now, text=text)
+    assert not alike and (search.best, search.best_step, search.waiting) == (None, 0, 0)
+    assert "the best is looked for anew" in capsys.readouterr().out
+    search.update(3.0, 60, higher=True)
+    meta = meta_of(now, search, text=text)
+    assert resume(meta, now, text=text) == (search, True)
+    back, alike = resume(meta, before)
+    assert not alike and (back.best, back.best_step, back.waiting) == (9.0, 40, 2)
+    forth, _ = resume(meta_of(before, back), now, text=text)
+    assert (forth.best, forth.best_step) == (3.0, 60) and len(forth.earlier) == 1
+
+
+def test_the_search_of_an_older_version_goes_on_unless_the_metric_changed():
+    meta = {"selection": {"best": 9.0, "best_step": 40, "waiting": 2}}
+    assert resume(meta, change(Config(), training__eval_sentences=3)) == (SEARCH, True)
+    search, alike = resume(meta, LOSS)
+    assert not alike and search.best is None
+    assert resume({}, Config()) == (Selection(), True)

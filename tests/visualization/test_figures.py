@@ -65,7 +65,7 @@ def test_paths_that_cannot_work_are_refused(tmp_path, name, message):
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     (tmp_path / "line.png").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="line.png is a folder"):
         write_figure(draw_line(), tmp_path / "line.png")
     assert [path.name for path in tmp_path.iterdir()] == ["line.png"]
 

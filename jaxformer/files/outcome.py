@@ -1,0 +1,54 @@
+"""How a program ends: the exit status of each kind of failure, and the one line that says it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from jaxformer.errors import InputError
+
+BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+
+def exit_status(run: Callable[[], int], *, diverged: int = BAD_INPUT) -> int:
+    """Call `run`; what the user or the machine is to blame for becomes one line and a status.
+
+    Args:
+      run: returns a status.
+      diverged: status of a `FloatingPointError`.
+
+    Returns:
+      The status that `run` returns; 2 for bad input, for what the operating system refuses and for
+      memory that ran out; 130 after Ctrl-C; 141, and no line, when the reader of a pipe went away.
+      An error of ours stays a traceback.
+    """
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except Exception as error:
+        message = describe(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return diverged if isinstance(error, FloatingPointError) else BAD_INPUT
+
+
+def describe(error: Exception) -> str | None:
+    """One line for an error of the user or of the machine; None for an error of ours."""
+    if isinstance(error, InputError | FloatingPointError):
+        return str(error)
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error) or type(error).__name__
+        return reason if error.filename is None else f"{error.filename}: {reason}"
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    ):
+        reason = " ".join(str(error).partition("\n")[0].split()) or "no memory is left"
+        return (
+            f"out of memory: {reason}; lower --max_length, --beam_size or "
+            "decoding.tokens_per_batch, or take a machine with more"
+        )
+    return None
