@@ -2,7 +2,7 @@
 
 Command:   python train.py --config=configs/iwslt14_de_en.py --config.data.root=DIR
            (DIR holds {train,valid,test}.{de,en}: 160 k pairs, lower-cased, Moses-tokenised)
-Hardware:  one GPU; 6+6 layers, d_model 512, d_ff 1024, 4 heads
+Hardware:  meant for one GPU; 6+6 layers, d_model 512, d_ff 1024, 4 heads
 Expected:  34.4 to 34.8 tokenised BLEU on test with the average of the last 10 checkpoints, beam 5
 Score:     not yet run
 """

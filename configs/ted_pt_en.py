@@ -2,7 +2,7 @@
 
 Command:   python train.py --config=configs/ted_pt_en.py
            (prepares the data with TFDS on the first run; needs the network once)
-Hardware:  one GPU or TPU core; 51,785 pairs
+Hardware:  meant for one GPU or TPU core; 51,785 pairs
 Expected:  about 44 BLEU on test (Qi et al. 2018 report 44.3 with pre-trained embeddings)
 Score:     not yet run
 """

@@ -2,7 +2,7 @@
 
 Command:   python train.py --config=configs/wmt14_en_de_base.py
            (prepares 4.5 M pairs with TFDS on the first run; needs the network once)
-Hardware:  8 GPUs or a TPU slice; 25,000 source and 25,000 target tokens an update, 100,000 times
+Hardware:  meant for 8 GPUs or a TPU slice; 100,000 updates of 25,000 tokens a side
 Expected:  27.3 tokenised BLEU on newstest2014 with compound splitting, average of 5 checkpoints
 Score:     not yet run
 """

@@ -2,7 +2,7 @@
 
 Command:   python train.py --config=configs/wmt14_en_de_big.py
            (prepares 4.5 M pairs with TFDS on the first run; needs the network once)
-Hardware:  8 GPUs or one TPU slice; 300,000 updates
+Hardware:  meant for 8 GPUs or one TPU slice; 300,000 updates
 Expected:  28.4 tokenised BLEU on newstest2014 with compound splitting, average of 20 checkpoints
 Score:     not yet run
 """

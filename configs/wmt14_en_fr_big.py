@@ -2,7 +2,7 @@
 
 Command:   python train.py --config=configs/wmt14_en_fr_big.py
            (prepares 40 M pairs with TFDS on the first run; needs the network once)
-Hardware:  8 GPUs or one TPU slice; 300,000 updates
+Hardware:  meant for 8 GPUs or one TPU slice; 300,000 updates
 Expected:  41.8 tokenised BLEU on newstest2014, average of 20 checkpoints (41.0 in the paper's text)
 Score:     not yet run
 """

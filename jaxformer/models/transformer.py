@@ -23,6 +23,7 @@ from jaxformer.ops.chunked_loss import project_to_vocabulary
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import KVCache, LayerCache
 from jaxformer.ops.positions import encode_positions
+from jaxformer.parallel.sharding import cut_like_batch
 
 
 class AttentionWeights(NamedTuple):
@@ -295,7 +296,8 @@ class Transformer(nn.Module):
             table = self.token_embedding
         else:
             table = self.source_embedding if side == "source" else self.target_embedding
-        x = table(ids) * jnp.asarray(math.sqrt(config.d_model), jnp.dtype(config.dtype))
+        x = cut_like_batch(table(ids))
+        x = x * jnp.asarray(math.sqrt(config.d_model), jnp.dtype(config.dtype))
         if positions is None:
             self._check_length(ids.shape[1])
             positions = jnp.arange(ids.shape[1], dtype=jnp.int32)[None] + offset
@@ -304,7 +306,7 @@ class Transformer(nn.Module):
             x = x + encodings.astype(x.dtype)
         elif config.positions == "learned":
             rows = self.source_positions if side == "source" else self.target_positions
-            x = x + rows(positions)
+            x = x + cut_like_batch(rows(positions))
         if not deterministic and config.dropout_rate > 0.0:
             x = dropout(x, config.dropout_rate, self.make_rng("dropout"))
         return x, positions

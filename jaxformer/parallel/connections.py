@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
+import selectors
 import socket
 import threading
+import time
 from typing import Any
 
 CONNECT_SECONDS = 60.0
@@ -52,6 +56,16 @@ class Line:
             return {}
         return message if isinstance(message, dict) else {}
 
+    def receive_hello(self) -> dict[str, Any] | None:
+        """The first message, of what has come: None before its end, empty if it is not ours."""
+        try:
+            messages = self.receive()
+        except (ValueError, RecursionError):
+            return {}
+        if messages == [] and len(self._rest) < RECEIVE_BYTES:
+            return None
+        return messages[0] if messages and isinstance(messages[0], dict) else {}
+
     def receive(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None: the connection is closed."""
         try:
@@ -80,3 +94,52 @@ def open_server(host: str) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
+
+
+def welcome(server: socket.socket, host: str, count: int, token: str) -> list[Line]:
+    """The connections of the processes 1 to `count - 1`, each of which has named itself.
+
+    All are read side by side. A stranger, who does not know the token, is sent away or stays
+    silent; either way nobody waits for it.
+
+    Args:
+      server: where they connect.
+      host: whose server it is, for the message.
+      count: of processes, the own one included.
+      token: that each of them knows.
+
+    Raises:
+      TimeoutError: some did not come within `CONNECT_SECONDS`; names them.
+    """
+    lines: dict[int, Line] = {}
+    deadline = time.monotonic() + CONNECT_SECONDS
+    server.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
+        while missing := sorted(set(range(1, count)) - lines.keys()):
+            left = deadline - time.monotonic()
+            if left <= 0.0:
+                raise TimeoutError(
+                    f"process {', '.join(map(str, missing))} did not connect to process 0 on "
+                    f"{host} within {CONNECT_SECONDS:g} s"
+                )
+            for key, _ in selector.select(left):
+                if key.fileobj is server:
+                    with contextlib.suppress(ConnectionError, BlockingIOError):  # gone again
+                        line = Line(server.accept()[0])
+                        selector.register(line.connection, selectors.EVENT_READ, line)
+                    continue
+                line, hello = key.data, key.data.receive_hello()
+                if hello is None:
+                    continue
+                selector.unregister(line.connection)
+                shown = str(hello.get("token")).encode(errors="replace")
+                if secrets.compare_digest(shown, token.encode()):
+                    line.index, line.name = hello["index"], hello["name"]
+                    lines[line.index] = line
+                else:
+                    line.connection.close()
+        for key in list(selector.get_map().values()):
+            if key.fileobj is not server:
+                key.data.connection.close()
+    return [lines[index] for index in sorted(lines)]

@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,23 +32,26 @@ def job(launch: Launch | None = None) -> Iterator[None]:
     exception tells the others, and they end with its exit status; one that dies, or is not heard
     of for `peer_timeout` seconds, ends them with status 71 and a message that names it.
 
+    A process that is left by `SystemExit`, or by Ctrl-C inside a call of JAX, ends with its status
+    without Python's own clean-up, which would crash while XLA compiles.
+
     Raises:
       InputError: the environment is incomplete, or the processes do not come together.
     """
     global _peers
     found = resolve(launch or Launch(), os.environ)
-    if found is None:
-        yield
-        return
-    _peers = _start(found, os.environ)
-    if _peers is None:
-        yield
-        return
+    _peers = None if found is None else _start(found, os.environ)
     try:
         yield
-        _peers.leave()
+        if _peers is not None:
+            _peers.leave()
     except BaseException as error:
-        _leave_alone(_peers, error, found.peer_timeout)
+        if _peers is not None:
+            _leave_alone(_peers, error, found.peer_timeout)
+        elif isinstance(error, SystemExit) or interrupted_jax(error):
+            # At its own end Python takes the client away from the threads in which XLA still
+            # compiles, and the process dies by SIGSEGV instead of leaving with its status.
+            atexit.register(_exit, exit_status(error))
         raise
     finally:
         _peers = None
@@ -136,6 +140,16 @@ def exit_status(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
     return 2 if isinstance(error, InputError) else 1
+
+
+def interrupted_jax(error: BaseException) -> bool:
+    """Whether `error` is a Ctrl-C inside a call of JAX, which may be a compilation."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    modules = (
+        frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return any(module.startswith("jax.") for module in modules)
 
 
 def versions() -> str:

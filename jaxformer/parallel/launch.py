@@ -13,7 +13,7 @@ from jaxformer.parallel.xla_flags import expected_platform
 PEER_TIMEOUT = 30.0  # seconds of silence after which a process counts as lost
 FLAGS = {  # name: (type, default, help); the same in train.py and in the commands
     "coordinator_address": (str, "", "host:port of process 0, for a job of several processes"),
-    "num_processes": (int, 0, "processes of the job; 0: as SLURM, MPI, Kubernetes or the TPU says"),
+    "num_processes": (int, 0, "processes of the job; 0: as SLURM, MPI or the TPU says"),
     "process_id": (int, -1, "number of this process, from 0; -1: as the launcher says"),
     "peer_timeout": (float, PEER_TIMEOUT, "seconds of silence after which a process is lost"),
 }
@@ -52,9 +52,11 @@ class Launch:
 def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
     """`launch` with what the environment adds to it; None: a process of its own.
 
-    Where JAX finds out the rest by itself (SLURM, Open MPI 4, Kubernetes, Cloud TPU) it is left
-    open. Read here are the variables of every launcher that tells a process its number and no
-    address: Open MPI 5, and an indexed Kubernetes job without access to the Kubernetes API.
+    Where JAX finds out the rest by itself (SLURM, Open MPI 4, Cloud TPU) it is left open. Read here
+    are the variables of every launcher that tells a process its number and no address: Open MPI 5
+    and an indexed Kubernetes Job. Of such a Job nothing tells whether its pods work together or
+    each for itself, so a flag must: an address, `--num_processes=N` alone where JAX may ask the
+    Kubernetes API for the address, or `--num_processes=1`.
 
     Raises:
       InputError: a part is missing that nothing tells.
@@ -83,6 +85,9 @@ def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
             num_processes=num_processes,
             process_id=process_id,
         )
+    indexed = {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys()
+    if launch.num_processes and indexed:
+        return launch
     if launch.num_processes or launch.process_id >= 0:
         raise InputError(
             "--num_processes and --process_id need --coordinator_address=host:port, the address of "
@@ -97,13 +102,23 @@ def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
         return launch if int(counted) > 1 else None
     if in_step:
         return launch if int(counted or 1) > 1 else None
-    on_kubernetes = {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys()
+    if expected_platform(dict(environment)) == "tpu":
+        return launch if on_tpu_pod(environment) else None
+    if indexed:
+        raise InputError(
+            f"JOB_COMPLETION_INDEX={environment['JOB_COMPLETION_INDEX']}: this pod belongs to an "
+            "indexed Kubernetes Job, which does not say whether its pods work together; give "
+            "--num_processes=1 if each works for itself, or --num_processes=N and "
+            "--coordinator_address=host:port of the pod of index 0 if they are one job"
+        )
+    return None
+
+
+def on_tpu_pod(environment: Mapping[str, str]) -> bool:
+    """Whether a TPU's machine is one of several; True where only its metadata can tell, to JAX."""
     slices = int(environment.get("MEGASCALE_NUM_SLICES") or 1)
-    workers = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    on_pod = expected_platform(dict(environment)) == "tpu" and (
-        slices > 1 or len(workers) > 1 or "TPU_WORKER_HOSTNAMES" not in environment
-    )
-    return launch if on_kubernetes or on_pod else None
+    hosts = environment.get("TPU_WORKER_HOSTNAMES")
+    return slices > 1 or hosts is None or len(hosts.split(",")) > 1
 
 
 def local_devices(environment: Mapping[str, str]) -> list[int] | None:

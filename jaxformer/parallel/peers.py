@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxformer.parallel.connections import CONNECT_SECONDS, Line, open_server, own_name
+from jaxformer.parallel.connections import CONNECT_SECONDS, Line, open_server, own_name, welcome
 
 LOST_STATUS = 71  # a peer was lost
 BEAT_SECONDS = 1.0
@@ -70,23 +70,9 @@ class Peers:
         """
         peers, token = cls(0, count, **settings), secrets.token_hex(16)
         with open_server(host) as server:
-            server.settimeout(CONNECT_SECONDS)
             publish(json.dumps({"host": host, "port": server.getsockname()[1], "token": token}))
-            while len(peers._lines) < count - 1:
-                try:
-                    line = Line(server.accept()[0])
-                except TimeoutError:
-                    missing = sorted(set(range(1, count)) - peers._lines.keys())
-                    raise TimeoutError(
-                        f"process {', '.join(map(str, missing))} did not connect to process 0 on "
-                        f"{host} within {CONNECT_SECONDS:.0f} s"
-                    ) from None
-                hello = line.receive_first()
-                if secrets.compare_digest(str(hello.get("token")).encode(), token.encode()):
-                    line.index, line.name = hello["index"], hello["name"]
-                    peers._add(line)
-                else:
-                    line.connection.close()
+            for line in welcome(server, host, count, token):
+                peers._add(line)
         peers._broadcast({"name": own_name(0)})
         peers._start()
         return peers

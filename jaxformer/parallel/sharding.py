@@ -1,18 +1,19 @@
 """Where each array lives on the mesh: two tables, and the functions that read them.
 
 A parameter's path selects its logical axes, the logical axes select mesh axes. The modules know
-nothing of either.
+nothing of either; the model calls `cut_like_batch` where it looks up rows of a table.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.parallel.mesh import batch_share
 
@@ -43,6 +44,32 @@ LOGICAL_TO_MESH = {
 
 BATCH_AXES = ("data", "fsdp")
 BATCH_SPEC = PartitionSpec(BATCH_AXES)
+
+
+def cut_like_batch(embedded: jax.Array) -> jax.Array:
+    """Rows of a table that were looked up for a batch, cut over the mesh as the batch is.
+
+    A table that is cut by width gives every token a part of its width. Left alone XLA carries that
+    into the layers behind the lookup, or copies the array to all devices; said in two steps it is
+    an exchange within `fsdp`, and everything behind it stays cut by rows.
+
+    Args:
+      embedded: `[B, T, D]`.
+
+    Returns:
+      The same values; without a mesh in context (`jax.sharding.use_abstract_mesh`), or where its
+      axes do not divide B and D, just `embedded`.
+    """
+    mesh, width = jax.sharding.get_abstract_mesh(), LOGICAL_TO_MESH["embed"]
+    automatic = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if any(automatic.get(axis) != AxisType.Auto for axis in BATCH_AXES):
+        return embedded  # another mesh, or inside a `shard_map`
+    rows = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    if mesh.shape[width] == 1 or embedded.shape[0] % rows or embedded.shape[-1] % mesh.shape[width]:
+        return embedded
+    others = tuple(axis for axis in BATCH_AXES if axis != width)
+    looked_up = jax.lax.with_sharding_constraint(embedded, PartitionSpec(others, None, width))
+    return jax.lax.with_sharding_constraint(looked_up, BATCH_SPEC)
 
 
 def path_name(path: tuple[Any, ...]) -> str:

@@ -25,7 +25,8 @@ class StopSignals:
     The first one ends the process at once, with `SystemExit`, except inside `noted`: there it waits
     until the loop asks. A second one, a second or more after the first, leaves at once whatever the
     main thread does; a thread sees to that, because Python runs handlers only between two calls
-    into C, and a compilation or a device that hangs is one call.
+    into C, and a device that hangs is one call. Once this is left after a signal, the process is
+    about to end: a signal that would kill it by default ends it with the same status then.
 
     Outside the main thread, where Python allows no handlers, it catches nothing.
 
@@ -45,6 +46,7 @@ class StopSignals:
         self.stopped = False
         self._any_process = any_process
         self._noting = False
+        self._since = 0.0
         self._previous: dict[signal.Signals, object] = {}
 
     @property
@@ -91,6 +93,8 @@ class StopSignals:
         if not self._previous:
             return
         for number, handler in self._previous.items():
+            if handler == signal.SIG_DFL and self.received is not None:
+                handler = self._handle_late
             if handler is not None:  # None: it was not set from Python and cannot be set again
                 signal.signal(number, handler)
         self._previous.clear()
@@ -100,9 +104,13 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             return  # `leave_at_second` decides
-        self.received = signal.Signals(number)
+        self.received, self._since = signal.Signals(number), time.monotonic()
         if not self._noting:
             raise SystemExit(self.exit_status)
+
+    def _handle_late(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - self._since >= SAME_REQUEST_SECONDS:
+            os._exit(self.exit_status)
 
 
 def leave_at_second(reader: int) -> None:
@@ -115,8 +123,14 @@ def leave_at_second(reader: int) -> None:
             if not first:
                 first, since = number[0], time.monotonic()
                 name = signal.Signals(first).name
-                os.write(2, f"{name} received; a second signal leaves at once\n".encode())
+                say(f"{name} received; a second signal leaves at once\n")
                 continue
             if time.monotonic() - since >= SAME_REQUEST_SECONDS:
-                os.write(2, b"a second signal: leaving at once\n")
+                say("a second signal: leaving at once\n")
                 os._exit(130 if first == signal.SIGINT else 143)
+
+
+def say(text: str) -> None:
+    """Write to standard error, past Python's locks; one that is full or closed stops nothing."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())

@@ -18,6 +18,7 @@ SLURM = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "16",
     "SLURM_PROCID": "5", "SLURM_LOCALID": "5", **CPU,
 }  # fmt: skip
+INDEXED = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3", **CPU}
 MPI5 = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", **CPU}
 
 
@@ -30,6 +31,8 @@ MPI5 = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", **CPU}
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_PROCID": "0", **CPU},  # without srun
         {**MPI5, "OMPI_COMM_WORLD_SIZE": "1"},
         {"JAX_PLATFORMS": "tpu", "TPU_WORKER_HOSTNAMES": "localhost"},
+        {**INDEXED, "JAX_PLATFORMS": "tpu", "TPU_WORKER_HOSTNAMES": "localhost"},
+        {**INDEXED, **MPI5, "OMPI_COMM_WORLD_SIZE": "1"},
     ],
 )
 def test_a_process_of_its_own(environment):
@@ -41,8 +44,8 @@ def test_a_process_of_its_own(environment):
     [
         SLURM,
         {**MPI5, "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:5"},
-        {**CPU, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"},
         {"JAX_PLATFORMS": "tpu", "TPU_WORKER_HOSTNAMES": "a,b"},
+        {**INDEXED, "JAX_PLATFORMS": "tpu", "TPU_WORKER_HOSTNAMES": "a,b"},  # GKE
         {"JAX_PLATFORMS": "tpu", "TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"},
         {"JAX_PLATFORMS": "tpu"},  # JAX asks the machine's metadata
     ],
@@ -51,8 +54,19 @@ def test_what_jax_finds_out_by_itself_is_left_to_it(environment):
     assert resolve(Launch(), environment) == Launch()
 
 
-def test_one_process_by_flag_overrules_the_launcher():
-    assert resolve(Launch(num_processes=1), SLURM) is None
+@pytest.mark.parametrize("environment", [SLURM, INDEXED])
+def test_one_process_by_flag_overrules_the_launcher(environment):
+    assert resolve(Launch(num_processes=1), environment) is None
+
+
+def test_an_indexed_kubernetes_job_is_one_job_only_where_a_flag_says_so():
+    with pytest.raises(InputError) as refused:
+        resolve(Launch(), INDEXED)
+    message = str(refused.value)
+    assert "JOB_COMPLETION_INDEX=3" in message and "--num_processes=1 " in message
+    assert "--num_processes=N" in message and "--coordinator_address=host:port" in message
+    alone = Launch(num_processes=8)  # JAX asks the Kubernetes API for the address
+    assert resolve(alone, INDEXED) == alone
 
 
 ADDRESS = Launch(coordinator_address="host0:1234")
@@ -64,7 +78,8 @@ ADDRESS = Launch(coordinator_address="host0:1234")
         (Launch("host0:1234", 4, 2), CPU, (4, 2)),
         (ADDRESS, MPI5, (4, 3)),
         (ADDRESS, SLURM, (16, 5)),
-        (Launch("host0:1234", 8), {**CPU, "JOB_COMPLETION_INDEX": "6"}, (8, 6)),
+        (Launch("host0:1234", 8), INDEXED, (8, 3)),
+        (Launch(num_processes=8), {**INDEXED, "JAX_COORDINATOR_ADDRESS": "host0:1234"}, (8, 3)),
         (Launch(), {**MPI5, "JAX_COORDINATOR_ADDRESS": "host0:1234"}, (4, 3)),
         (Launch("host0:1234", 4, 0), MPI5, (4, 0)),
     ],

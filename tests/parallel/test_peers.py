@@ -1,6 +1,9 @@
 """Processes agree at the same call, and one that dies, hangs or fails is named to the others."""
 
+import contextlib
+import json
 import random
+import socket
 import threading
 import time
 
@@ -151,26 +154,80 @@ def test_whoever_parts_after_the_others_is_not_lost():
 
 
 def test_processes_that_do_not_come_are_named(monkeypatch):
-    monkeypatch.setattr("jaxformer.parallel.peers.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.5)
     with pytest.raises(
         TimeoutError, match="process 1, 2 did not connect to process 0 on 127.0.0.1"
     ):
         Peers.listen(3, "127.0.0.1", lambda text: None, timeout=30.0)
 
 
-def test_a_stranger_is_sent_away(monkeypatch):
-    monkeypatch.setattr("jaxformer.parallel.peers.CONNECT_SECONDS", 1.0)
+# What strangers send; whoever sends half a line keeps the connection open, as silent ones do.
+STRANGERS = {
+    "silence": b"",
+    "half a line": b'{"token": "',
+    "HTTP": b"GET / HTTP/1.0\r\n\r\n",
+    "another job": b'{"token": "guess", "index": 1, "name": "process 1"}\n',
+    "no object": b"[]\n",
+    "no text": b"\xff\xfe\n",
+    "no character": b'{"token": "\\ud800"}\n',
+    "deep": b"[" * 60_000 + b"\n",
+    "endless": b"x" * 200_000,
+}
+
+
+def strangers_at(address, texts):
+    """Connections to where process 0 listens, each of which has sent its text."""
+    port, opened = json.loads(address)["port"], []
+    for text in texts:
+        opened.append(socket.create_connection(("127.0.0.1", port), 5))
+        with contextlib.suppress(ConnectionError):  # sent away in the middle of it
+            opened[-1].sendall(text)
+    return opened
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_stranger_keeps_nobody_waiting(kind):
+    published, opened, ends = [], [], []
+    settings = {"timeout": 30.0, "end": lambda *how: ends.append(how)}
+
+    def connect():
+        wait_for(lambda: published)
+        opened.extend(strangers_at(published[0], [STRANGERS[kind]] * 3))
+        time.sleep(0.2)  # process 0 has seen them
+        started = time.monotonic()
+        peer = Peers.connect(1, 2, published[0], **settings)
+        assert time.monotonic() - started < 10.0
+        return peer
+
+    def listen():
+        return Peers.listen(2, "127.0.0.1", published.append, **settings)
+
+    peers = together(listen, connect)
+    assert together(*(lambda i=i: peers[i].gather(i) for i in range(2))) == [[0, 1]] * 2
+    part(peers)
+    for stranger in opened:  # process 0 has closed its end
+        with contextlib.suppress(ConnectionError):
+            assert stranger.recv(1) == b""
+        stranger.close()
+    assert ends == []
+
+
+def test_strangers_do_not_put_off_the_end_of_waiting(monkeypatch):
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 1.0)
     published = []
 
-    def strangers():
+    def come():
         wait_for(lambda: published)
-        port = connections.json.loads(published[0])["port"]
-        for text in (b"GET / HTTP/1.0\r\n\r\n", b'{"token": "guess", "index": 1}\n', b"[]\n"):
-            with connections.socket.create_connection(("127.0.0.1", port), 5) as connection:
-                connection.sendall(text)
+        for _ in range(8):  # each well before the wait is over
+            try:
+                strangers_at(published[0], [b"?\n"])[0].close()
+            except ConnectionError:
+                return
+            time.sleep(0.3)
+        raise AssertionError("process 0 still waits")
 
     def listen():
         with pytest.raises(TimeoutError, match="process 1 did not connect"):
             Peers.listen(2, "127.0.0.1", published.append, timeout=30.0)
 
-    together(listen, strangers)
+    together(listen, come)

@@ -64,6 +64,27 @@ def test_a_second_signal_ends_at_once_whatever_the_main_thread_does():
         )
 
 
+LATE = """
+import os, signal, time
+from jaxformer.training.signals import StopSignals
+
+try:
+    with StopSignals():
+        os.kill(os.getpid(), signal.SIGUSR1)
+except SystemExit:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    print("the same request is ignored", flush=True)
+    time.sleep(1.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("a second one is not")
+"""
+
+
+def test_a_signal_while_the_process_ends_keeps_the_status_of_the_first():
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (143, "the same request is ignored\n")
+
+
 def test_all_processes_stop_when_one_is_asked_to():
     asked = []
 
