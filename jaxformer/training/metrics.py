@@ -176,7 +176,8 @@ def set_aside(metrics_file: Path, damaged: list[MetricsLine]) -> None:
         file.writelines(line.content + b"\n" for line in damaged)
     numbers = ", ".join(str(line.number) for line in damaged[:10])
     more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""
-    log(f"{metrics_file}: damaged lines {numbers}{more} are set aside in {beside}")
+    lines = "line" if len(damaged) == 1 else "lines"
+    log(f"{metrics_file}: damaged {lines} {numbers}{more} set aside in {beside}")
 
 
 def open_events(folder: Path, first_step: int):
