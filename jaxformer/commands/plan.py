@@ -20,7 +20,12 @@ from jaxformer.parallel.launch import Launch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, help="file whose get_config() describes the run")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--topology", help="TPU slice to compile for, e.g. v5e:16x16 (needs libtpu)")
+    where.add_argument(
+        "--topology",
+        help="devices to compile for that are not here: a TPU slice such as v5e:16x16 (needs "
+        "libtpu), or GPUs such as h200:8, or nodes x devices of each, h200:4x8 (needs JAX's CUDA "
+        "packages)",
+    )
     where.add_argument("--devices", type=int, help="devices of the kind that is here")
     parser.add_argument(
         "--kind", help="with --devices: reckon with these GPUs, e.g. 'NVIDIA H100 80GB HBM3'"
@@ -106,18 +111,21 @@ def check_kind(args: argparse.Namespace) -> None:
 
 def find_devices(args: argparse.Namespace) -> list[Any]:
     """What to compile for; starts JAX."""
+    from jaxformer.parallel.topology import absent_devices, is_tpu, present_devices
+    from jaxformer.parallel.xla_flags import add_xla_flags
+
     if args.topology:
-        # The TPU's compiler must not get the flags of the processor that it runs on.
+        # Another device's compiler must not get the flags of the processor that it runs on.
+        add_xla_flags(os.environ, "tpu" if is_tpu(args.topology) else "gpu")
         os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     import jax
 
     from jaxformer.parallel.backend import configure_backend
-    from jaxformer.parallel.topology import present_devices, tpu_devices
 
     if args.topology:
         jax.config.update("jax_platforms", "cpu")
     configure_backend()
-    return tpu_devices(args.topology) if args.topology else present_devices(args.devices)
+    return absent_devices(args.topology) if args.topology else present_devices(args.devices)
 
 
 def format_plan(run, plan) -> str:
@@ -151,6 +159,7 @@ def format_plan(run, plan) -> str:
         f"{_milliseconds(seconds.memory)}",
         f"network      {format_bytes(sent)} sent{_milliseconds(seconds.network)}",
         *_collective_lines(run, plan),
+        *_kernel_lines(plan),
         f"bound        {_bound(run, plan)}",
     ]
     return "\n".join(lines) + "\n"
@@ -161,25 +170,41 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _collective_lines(run, plan) -> list[str]:
-    """One line for each kind of collective and axes of the mesh."""
+    """One line for each kind of collective, axes of the mesh and wire."""
+    from jaxformer.parallel.topology import wire
     from jaxformer.training.memory import format_bytes
 
-    rows: dict[tuple[str, str], list[float]] = {}
+    rows: dict[tuple[str, str, str], list[float]] = {}
     times = plan.network_seconds or [0.0] * len(plan.collectives)
     for one, seconds in zip(plan.collectives, times, strict=True):
-        key = one.kind, "+".join(one.axes(dict(run.mesh.shape))) or "-"
+        axes = "+".join(one.axes(dict(run.mesh.shape))) or "-"
+        key = one.kind, axes, wire(plan.chip, one.group) if plan.chip else "-"
         row = rows.setdefault(key, [0, 0.0, 0.0, 0.0])
         for index, value in enumerate((one.count, one.size * one.count, one.sent, seconds)):
             row[index] += value
     if not rows:
         return []
-    lines = [f"  {'collective':<20}{'over':<18}{'calls':>6}{'arrays':>12}{'sent':>12}{'ms':>9}"]
-    for (kind, axes), (count, size, sent, seconds) in rows.items():
+    lines = [
+        f"  {'collective':<20}{'over':<18}{'by':<9}{'calls':>6}{'arrays':>12}{'sent':>12}{'ms':>9}"
+    ]
+    for (kind, axes, by), (count, size, sent, seconds) in rows.items():
         took = f"{1e3 * seconds:,.2f}" if plan.network_seconds else "?"
         lines.append(
-            f"  {kind:<20}{axes:<18}{count:>6,}{format_bytes(size):>12}{format_bytes(sent):>12}"
-            f"{took:>9}"
+            f"  {kind:<20}{axes:<18}{by:<9}{count:>6,}{format_bytes(size):>12}"
+            f"{format_bytes(sent):>12}{took:>9}"
         )
+    return lines
+
+
+def _kernel_lines(plan) -> list[str]:
+    """One line for each kind of kernel of a GPU program, that with most memory traffic first."""
+    from jaxformer.training.memory import format_bytes
+
+    if not plan.kernels:
+        return []
+    lines = [f"  {'kernels':<20}{'calls':>8}{'memory':>12}"]
+    for kernel in plan.kernels:
+        lines.append(f"  {kernel.kind:<20}{kernel.count:>8,}{format_bytes(kernel.accessed):>12}")
     return lines
 
 

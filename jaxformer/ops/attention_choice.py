@@ -12,6 +12,13 @@ from jaxformer.errors import InputError, check_choice
 from jaxformer.model_config import ATTENTION_IMPLEMENTATIONS
 from jaxformer.ops.attention_structure import AttentionStructure
 
+# By `device_kind`, to compile for GPUs that are not here: developer.nvidia.com/cuda-gpus.
+CAPABILITIES = (
+    (r"NVIDIA A100.*", (8, 0)),
+    (r"NVIDIA (L4|L40S?|GeForce RTX 40\d\d.*)", (8, 9)),
+    (r"NVIDIA (H100|H200|GH200).*", (9, 0)),
+    (r"NVIDIA G?B200.*", (10, 0)),
+)
 SPLASH_BLOCK = 128  # tokens: splash works on blocks of this length and its multiples
 
 
@@ -29,6 +36,12 @@ class Backend(NamedTuple):
     unplaced: bool = False
 
 
+def published_capability(device_kind: str) -> tuple[int, int]:
+    """Compute capability of a GPU that is not here to be asked; (0, 0) where none is known."""
+    found = (pair for pattern, pair in CAPABILITIES if re.fullmatch(pattern, device_kind))
+    return next(found, (0, 0))
+
+
 def current_backend() -> Backend:
     """The devices that JAX runs on now, or those of another platform that it compiles for.
 
@@ -36,7 +49,8 @@ def current_backend() -> Backend:
     """
     device, mesh = jax.local_devices()[0], jax.sharding.get_abstract_mesh()
     if mesh.abstract_device is not None and mesh.abstract_device.platform != device.platform:
-        return Backend(mesh.abstract_device.platform)
+        absent = mesh.abstract_device
+        return Backend(absent.platform, published_capability(absent.device_kind))
     unplaced = jax.device_count() > 1 and mesh.empty
     if device.platform not in ("gpu", "cuda"):
         return Backend(device.platform, unplaced=unplaced)

@@ -62,7 +62,7 @@ def trip_count(rest: str, computations) -> int | None:
     constants = _constants(condition)
     for line in condition:
         if line.opcode == "compare" and "direction=LT" in line.rest:
-            counter, end = _operands(line)
+            counter, end = operands(line)
             if end in constants:
                 return -(-constants[end] // _increment(counter, condition, body))
     return None
@@ -79,17 +79,17 @@ def _constants(computation) -> dict[str, int]:
 def _increment(counter: str, condition, body) -> int:
     """What an iteration adds to a loop's counter: as often as XLA has unrolled the loop."""
     place = re.search(r"\bindex=(\d+)", {line.name: line for line in condition}[counter].rest)
-    values = _operands(body[-1]) if body else []  # of the next iteration
+    values = operands(body[-1]) if body else []  # of the next iteration
     if not place or int(place[1]) >= len(values):
         return 1
     following = {line.name: line for line in body}.get(values[int(place[1])])
     if following is None or following.opcode != "add":
         return 1
     constants = _constants(body)
-    return next((constants[name] for name in _operands(following) if name in constants), 1)
+    return next((constants[name] for name in operands(following) if name in constants), 1)
 
 
-def _operands(instruction: Instruction) -> list[str]:
+def operands(instruction: Instruction) -> list[str]:
     """Names of what an instruction is applied to."""
     return re.findall(
         r"([\w.\-]+)(?:,|$)", instruction.rest[: _closing("(" + instruction.rest) - 1]

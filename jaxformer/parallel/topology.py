@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxformer.errors import InputError
+from jaxformer.parallel.gpu_targets import gpu_devices
 
 # libtpu asks the metadata server of a TPU machine for these, and waits, unless they are given; and
 # it lets one process at a time load it, though only one that runs programs needs it for itself.
@@ -46,6 +47,9 @@ class Chip(NamedTuple):
     between_nodes: float = 50e9
 
 
+PCIE = 32e9  # bytes/s of sixteen lanes of the fourth generation, one way
+
+
 def _gpu(gigabytes: int, memory_speed: float, link: float) -> Chip:
     return Chip(gigabytes * 10**9, memory_speed, link, node=8)
 
@@ -62,6 +66,8 @@ CHIPS = (
     (r"NVIDIA H100 80GB HBM3", _gpu(80, 3.35e12, 450e9)),
     (r"NVIDIA H200", _gpu(141, 4.8e12, 450e9)),
     (r"NVIDIA B200", _gpu(180, 7.7e12, 900e9)),
+    (r"NVIDIA L4", _gpu(24, 0.3e12, PCIE)),
+    (r"NVIDIA GeForce RTX 4090", _gpu(24, 1.008e12, PCIE)),
 )
 
 
@@ -92,6 +98,32 @@ def group_speed(chip: Chip, devices: Sequence[Any], group: Sequence[int]) -> flo
             ring = extent == whole and whole % chip.wraps == 0
             speed += chip.link * (2 if ring else 1)
     return speed or chip.link
+
+
+def wire(chip: Chip, group: Sequence[int]) -> str:
+    """What a group of devices talks over: `links` of a torus or a node, or the `network`.
+
+    Args:
+      chip: figures.
+      group: positions in the program's flat list of devices.
+    """
+    if chip.wraps or len({index // chip.node for index in group}) == 1:
+        return "links"
+    return "network"
+
+
+def absent_devices(topology: str) -> list[jax.Device]:
+    """Devices that are not there, to compile for: `v5e:16x16` are TPUs, `h200:4x8` GPUs.
+
+    Raises:
+      InputError: there are none of that name, or what compiles for them is not installed.
+    """
+    return tpu_devices(topology) if is_tpu(topology) else gpu_devices(topology)
+
+
+def is_tpu(topology: str) -> bool:
+    """Whether a topology's name is of TPUs: they are numbered, v5e."""
+    return re.match(r"v\d", topology) is not None
 
 
 def tpu_devices(topology: str) -> list[jax.Device]:

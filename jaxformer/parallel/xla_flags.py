@@ -38,10 +38,14 @@ def expected_platform(environment: MutableMapping[str, str]) -> str:
     return "tpu" if cloud_tpu_init.running_in_cloud_tpu_vm else "cpu"
 
 
-def add_xla_flags(environment: MutableMapping[str, str]) -> list[str]:
+def add_xla_flags(environment: MutableMapping[str, str], platform: str = "") -> list[str]:
     """Add the platform's flags to XLA_FLAGS; a flag that is already there keeps its value.
 
     Must be called before JAX starts its devices. `JAXFORMER_XLA_FLAGS=off` turns it off.
+
+    Args:
+      environment: is changed.
+      platform: that programs are compiled for; empty: the one that JAX will use.
 
     Returns:
       The flags added.
@@ -54,7 +58,7 @@ def add_xla_flags(environment: MutableMapping[str, str]) -> list[str]:
     names = {flag.lstrip("-").partition("=")[0] for flag in given}
     added = [
         f"--{name}={value}"
-        for name, value in XLA_FLAGS[expected_platform(environment)].items()
+        for name, value in XLA_FLAGS[platform or expected_platform(environment)].items()
         if name not in names
     ]
     if added:

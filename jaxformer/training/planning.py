@@ -17,6 +17,7 @@ from jaxformer.files.outputs import open_output
 from jaxformer.ops.chunked_loss import automatic_chunk_tokens
 from jaxformer.parallel.collectives import Collective, read_collectives
 from jaxformer.parallel.device_peaks import peak_flops
+from jaxformer.parallel.kernels import Kernel, read_kernels
 from jaxformer.parallel.mesh import batch_parts, make_mesh
 from jaxformer.parallel.topology import Chip, find_chip, group_speed
 from jaxformer.tasks.translation import Translation
@@ -69,8 +70,9 @@ class StepPlan:
       devices: number of them.
       needed: bytes of memory; None if the compiler does not tell.
       flops: of the model's matrix products, by `training_flops`.
-      accessed: bytes that the program reads and writes, by the compiler, which counts a loop of
-        unknown length once.
+      accessed: bytes that the program reads and writes: by the compiler, which counts a loop of
+        unknown length once, or by `read_kernels` where it does not tell.
+      kernels: of a GPU program, by kind; empty where the compiler tells `accessed`.
       collectives: what is sent.
       network_seconds: of each of them; None without published figures.
       peak: FLOP/s; None if unknown.
@@ -82,6 +84,7 @@ class StepPlan:
     needed: StepMemory | None
     flops: float
     accessed: float
+    kernels: list[Kernel]
     collectives: list[Collective]
     network_seconds: list[float] | None
     peak: float | None
@@ -221,6 +224,9 @@ def plan_step(
         with open_output(program_file, flag="--hlo") as file:
             file.write(text)
     collectives = read_collectives(text, count, unknown_trips=trips)
+    costs = compiled.cost_analysis()
+    kernels = [] if costs else read_kernels(text, unknown_trips=trips)
+    accessed = costs["bytes accessed"] if costs else sum(kernel.accessed for kernel in kernels)
     chip, devices = find_chip(device_kind), list(mesh.devices.flat)
     seconds = chip and [one.sent / group_speed(chip, devices, one.group) for one in collectives]
     lengths = np.full(rows, length)
@@ -230,7 +236,8 @@ def plan_step(
         devices=count,
         needed=program_memory(compiled, run.abstract, batch),
         flops=passes * training_flops(config.model, lengths, lengths) / count,
-        accessed=compiled.cost_analysis().get("bytes accessed", 0.0),
+        accessed=accessed,
+        kernels=kernels,
         collectives=collectives,
         network_seconds=seconds,
         peak=peak_flops(device_kind, config.model.dtype),

@@ -38,7 +38,7 @@ def without_compiler(monkeypatch):
         asked.append((run.config, length, device_kind))
         return StepPlan(
             shape=BatchShape(length, length, 80, 0), devices=8,
-            needed=StepMemory(2**30, 0, 2**20, 2**29), flops=989.5e9, accessed=3.35e8,
+            needed=StepMemory(2**30, 0, 2**20, 2**29), flops=989.5e9, accessed=3.35e8, kernels=[],
             collectives=[Collective("all-reduce", tuple(range(8)), 2**20, 3)],
             network_seconds=[1.75e-3], peak=989.5e12, chip=find_chip(H100),
         )  # fmt: skip
@@ -61,8 +61,8 @@ def test_the_table_of_a_compiled_step(config_file, compiled_programs, tmp_path, 
     assert lines["devices"].endswith("8 x cpu as data=4 fsdp=2 tensor=1")
     assert lines["batch"].endswith("64 x (16 + 16) tokens, 128 target tokens a device")
     assert re.search(r"\d MiB: \d", lines["memory"])
-    assert re.search(r"^  all-reduce +(data|data\+fsdp) +\d+ ", out, re.M)
-    assert re.search(r"^  all-gather +fsdp +\d+ ", out, re.M)
+    assert re.search(r"^  all-reduce +(data|data\+fsdp) +- +\d+ ", out, re.M)
+    assert re.search(r"^  all-gather +fsdp +- +\d+ ", out, re.M)
     assert lines["bound"].endswith("no published figures of this device; name one with --kind")
 
 
@@ -81,8 +81,8 @@ def test_every_line_says_what_was_found(config_file, without_compiler, capsys):
         "compute      0.990 TFLOP, peak 989.5 TFLOP/s: 1.00 ms",
         "traffic      319.5 MiB of memory, peak 3,350 GB/s: 0.10 ms",
         "network      5.2 MiB sent: 1.75 ms",
-        "  collective          over               calls      arrays        sent       ms",
-        "  all-reduce          data                   3     3.0 MiB     5.2 MiB     1.75",
+        "  collective          over              by        calls      arrays        sent       ms",
+        "  all-reduce          data              links         3     3.0 MiB     5.2 MiB     1.75",
         "bound        network: a step takes 1.75 ms at least, 457,143 target tokens/s at most, "
         "57% of the peak; the network is the bound below 175 target tokens a device",
         "advice       raise data.tokens_per_batch to 2048, or take at most 4 devices for this "
@@ -155,7 +155,7 @@ def test_a_missing_file_is_named(capsys):
 
 def test_unknown_speeds_are_not_guessed():
     plan = StepPlan(
-        shape=BatchShape(4, 4, 8, 0), devices=8, needed=None, flops=1e9, accessed=1e6,
+        shape=BatchShape(4, 4, 8, 0), devices=8, needed=None, flops=1e9, accessed=1e6, kernels=[],
         collectives=[], network_seconds=None, peak=None, chip=None,
     )  # fmt: skip
     run = types.SimpleNamespace(

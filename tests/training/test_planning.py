@@ -93,7 +93,7 @@ def step_plan(**changes):
     """One all-reduce of 450 MB over 8 H100 on `data`: 1.75 ms; 989 GFLOP: 1 ms."""
     plan = StepPlan(
         shape=BatchShape(100, 100, 80, 0), devices=8, needed=StepMemory(2**30, 0, 0, 2**30),
-        flops=989.5e9, accessed=3.35e8, network_seconds=[1.75e-3], peak=989.5e12,
+        flops=989.5e9, accessed=3.35e8, kernels=[], network_seconds=[1.75e-3], peak=989.5e12,
         collectives=[Collective("all-reduce", tuple(range(8)), 450_000_000, 1)],
         chip=find_chip(H100),
     )  # fmt: skip
