@@ -23,7 +23,6 @@ ACCENTS = ("é", "\u2028", "😀")
 WORLDS = {
     "unknown uid": (["passwd"], {}),
     "no HOME": (["passwd"], {"HOME": None}),
-    "HOME that is not there": ([], {"HOME": "/nowhere/at/all"}),
     "read-only HOME": (["root"], {"HOME": "{read_only}"}),
     "C locale": ([], {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}),
     "nothing but ASCII": ([], {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
