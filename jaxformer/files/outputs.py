@@ -33,7 +33,7 @@ def check_output(name: str, example: str = "translations.txt", flag: str = "--ou
     if not folder.is_dir():
         shown = folder if path.is_symlink() else path.parent
         raise InputError(f"{flag}={name}: there is no folder {shown}; make it first")
-    place = path if path.exists() and not _is_replaced(path) else folder
+    place = path if path.exists() else folder  # a file that is write-protected is not replaced
     if not may_write(place):
         raise InputError(
             f"{flag}={name}: {place} may not be written; choose another file, or make it writable"

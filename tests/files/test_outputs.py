@@ -138,6 +138,8 @@ def test_what_cannot_be_written_is_refused_before_the_work(tmp_path):
     with pytest.raises(InputError, match="--hlo=.*there is no folder .*nowhere"):
         check_output(str(tmp_path / "nowhere" / "out"), flag="--hlo")
     (tmp_path / "file").touch(0o444)
+    with without_root_powers(), pytest.raises(InputError, match="file may not be written"):
+        check_output(str(tmp_path / "file"))
     tmp_path.chmod(0o555)
     with without_root_powers():
         for name in ("new", "file"):
