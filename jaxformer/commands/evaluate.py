@@ -14,7 +14,7 @@ from jaxformer.commands.decoding_arguments import (
 )
 from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
-from jaxformer.files.descriptors import is_regular
+from jaxformer.files.inputs import require_shared
 from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import launch_of
 
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from jaxformer.storage.checkpoint import resolve_checkpoint
     from jaxformer.storage.workdir import Workdir
 
-    named = {args.source is not None, args.reference is not None}
-    if len(named) == 2 or named == {True} and args.split is not None:
+    named = [args.source is not None, args.reference is not None]
+    if any(named) and (not all(named) or args.split is not None):
         raise InputError("give either --split, or both --source and --reference")
     workdir = Workdir(Path(args.workdir))
     config = workdir.load_config()
@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
         if args.output is not None and is_first_process():
             check_output(args.output)
         if several_processes():
-            require_files(args)
+            for flag in ("source", "reference"):
+                if getattr(args, flag) is not None:
+                    require_shared(getattr(args, flag), f"--{flag}")
         result = measure(args, config, workdir, folder, source, role)
         if not is_first_process():
             return 0
@@ -70,16 +72,6 @@ def run(args: argparse.Namespace) -> int:
             with open_output(args.output) as file:
                 file.writelines(f"{text}\n" for text in result.hypotheses)
     return 0
-
-
-def require_files(args: argparse.Namespace) -> None:
-    """Raise `InputError` if --source or --reference is a pipe, which processes cannot share."""
-    for flag in ("source", "reference"):
-        name = getattr(args, flag)
-        if name is not None and not is_regular(name):
-            raise InputError(
-                f"--{flag}={name}: several processes need a file that each of them can read"
-            )
 
 
 def measure(args: argparse.Namespace, config, workdir, folder: Path, source, role: str):

@@ -19,7 +19,13 @@ from jaxformer.commands.decoding_arguments import (
 from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
 from jaxformer.files.descriptors import is_regular
-from jaxformer.files.inputs import count_lines, read_lines, require_readable, standard_input
+from jaxformer.files.inputs import (
+    count_lines,
+    read_lines,
+    require_readable,
+    require_shared,
+    standard_input,
+)
 from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import launch_of
 
@@ -69,11 +75,8 @@ def run(args: argparse.Namespace) -> int:
         first = distributed.is_first_process()
         if first and args.output is not None:
             check_output(args.output)
-        if distributed.several_processes() and not (args.input and is_regular(args.input)):
-            raise InputError(
-                f"--input={args.input or ''}: several processes need a file that each of them can "
-                "read; they cannot share a pipe or standard input"
-            )
+        if distributed.several_processes():
+            require_shared(args.input, "--input")
         translator = Translator.from_workdir(
             args.workdir,
             checkpoint=args.checkpoint,

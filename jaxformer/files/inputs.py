@@ -114,3 +114,12 @@ def require_readable(path: str | Path) -> None:
     if is_regular(path) or not Path(path).exists() or Path(path).is_dir():
         with open_input(path):
             pass
+
+
+def require_shared(path: str | Path | None, flag: str) -> None:
+    """Raise `InputError` unless several processes can all read an input; None: standard input."""
+    if path is None or not is_regular(path):
+        raise InputError(
+            f"{flag}={path or ''}: several processes need a file that each of them can read; they "
+            "cannot share a pipe or standard input"
+        )

@@ -38,15 +38,6 @@ def gpu_names() -> list[str]:
     return list(_tables()["gpu"])
 
 
-def compute_capability(device_kind: str) -> tuple[int, int] | None:
-    """Of a kind of GPU, such as `NVIDIA H200`; None where it is not in the file."""
-    for gpu in _tables()["gpu"].values():
-        if gpu["description"] == device_kind:
-            major, minor = gpu["compute_capability"]
-            return major, minor
-    return None
-
-
 def target_config(name: str) -> str:
     """XLA's description of a GPU: the text form of its `GpuTargetConfigProto`."""
     tables = _tables()

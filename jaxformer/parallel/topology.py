@@ -88,8 +88,7 @@ def group_speed(chip: Chip, devices: Sequence[Any], group: Sequence[int]) -> flo
       group: positions in `devices`.
     """
     if not chip.wraps:
-        inside = len({index // chip.node for index in group}) == 1
-        return chip.link if inside else min(chip.link, chip.between_nodes)
+        return chip.link if wire(chip, group) == "links" else min(chip.link, chip.between_nodes)
     speed = 0.0
     for axis in range(len(devices[0].coords)):
         whole = len({device.coords[axis] for device in devices})

@@ -24,22 +24,6 @@ from jaxformer.storage.manifest import MANIFEST, verify
 from jaxformer.training.state import TrainState
 
 
-@pytest.fixture
-def open_checkpointer(tmp_path):
-    """Makes checkpointers of `tmp_path`; `said` is what they reported."""
-    opened, said = [], []
-
-    def make(**settings):
-        settings = {"keep": 9, "best_metric": "bleu", "report": said.append} | settings
-        opened.append(Checkpointer(tmp_path, **settings))
-        return opened[-1]
-
-    make.said = said
-    yield make
-    for checkpointer in opened:
-        checkpointer.close()
-
-
 @pytest.mark.parametrize("ema", [False, True])
 def test_a_state_comes_back_as_it_was(open_checkpointer, tmp_path, ema):
     checkpointer = open_checkpointer()

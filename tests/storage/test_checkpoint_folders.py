@@ -23,22 +23,6 @@ from jaxformer.storage.checkpoint import (
 from jaxformer.storage.manifest import READ_BY_NAME, verify
 
 
-@pytest.fixture
-def open_checkpointer(tmp_path):
-    """Makes checkpointers; `said` is what they reported."""
-    opened, said = [], []
-
-    def make(*, directory=tmp_path, **settings):
-        settings = {"keep": 9, "best_metric": "bleu", "report": said.append} | settings
-        opened.append(Checkpointer(directory, **settings))
-        return opened[-1]
-
-    make.said = said
-    yield make
-    for checkpointer in opened:
-        checkpointer.close()
-
-
 def test_a_leftover_that_cannot_be_deleted_is_told_and_the_start_goes_on(
     open_checkpointer, tmp_path, monkeypatch
 ):
