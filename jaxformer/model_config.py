@@ -44,7 +44,7 @@ class TransformerConfig:
     param_dtype: str = "float32"  # of the parameters
     attention_implementation: str = "auto"  # auto, reference, xla, cudnn (GPU) or splash (TPU)
     remat: bool = False  # compute each layer again in the backward pass, to hold less of it
-    remat_policy: str = "projections"  # of remat: keep the products with weights, or nothing
+    remat_policy: str = "projections"  # of remat: keep products as wide as the model, or nothing
     scan_layers: bool = False  # one compiled layer looped over stacked parameters: compiles faster
 
     def __post_init__(self):

@@ -13,7 +13,9 @@ from jaxformer.ops.dense import dense
 from jaxformer.ops.layer_norm import layer_norm
 
 NORM_EPSILON = 1e-6
-PROJECTION = "projection"  # what a policy of `model.remat` calls the products with weights
+# What a policy of `model.remat` calls a product with weights that is no wider than what it was made
+# of: all but the inner ones of the feed-forward, which hold most memory for the work they take.
+PROJECTION = "projection"
 
 glorot_uniform = nn.initializers.glorot_uniform()
 
@@ -32,7 +34,9 @@ class Dense(nn.Module):
         """Map `[..., D]` to `[..., F]`."""
         shape = (x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        y = checkpoint_name(dense(x.astype(self.dtype), kernel.astype(self.dtype)), PROJECTION)
+        y = dense(x.astype(self.dtype), kernel.astype(self.dtype))
+        if self.features <= x.shape[-1]:
+            y = checkpoint_name(y, PROJECTION)
         if not self.use_bias:
             return y
         bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)

@@ -49,12 +49,7 @@ def dot_product_attention(
         rows, length, heads, _ = query.shape
         check_mask("mask", mask, (rows, heads, length, key.shape[1]))
     scale = 1.0 / math.sqrt(query.shape[-1])
-    scores = jnp.einsum(
-        "BTNH,BSNH->BNTS",
-        query * jnp.asarray(scale, query.dtype),
-        key,
-        preferred_element_type=jnp.float32,
-    )
+    scores = _scores(query * jnp.asarray(scale, query.dtype), key)
     if mask is not None:
         scores = jnp.where(mask, scores, MASKED)
     weights = jax.nn.softmax(scores, axis=-1)
@@ -65,6 +60,27 @@ def dot_product_attention(
         attended = dropout(attended, dropout_rate, dropout_key)
     out = jnp.einsum("BNTS,BSNH->BTNH", attended, value)
     return (out, weights) if return_weights else out
+
+
+@jax.custom_vjp
+def _scores(query, key):
+    """`Q K^T` in float32; the products of the backward pass take its gradient in the dtype of Q."""
+    return jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=jnp.float32)
+
+
+def _scores_forward(query, key):
+    return _scores(query, key), (query, key)
+
+
+def _scores_backward(saved, gradient):
+    query, key = saved
+    gradient = gradient.astype(query.dtype)
+    of_query = jnp.einsum("BNTS,BSNH->BTNH", gradient, key)
+    of_key = jnp.einsum("BNTS,BTNH->BSNH", gradient, query)
+    return of_query.astype(query.dtype), of_key.astype(key.dtype)
+
+
+_scores.defvjp(_scores_forward, _scores_backward)
 
 
 def check_heads(query: jax.Array, key: jax.Array, value: jax.Array) -> None:

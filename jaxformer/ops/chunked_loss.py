@@ -11,10 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer.ops.argument_checks import check_same_dtype, check_shape
 
-# Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere
-# enough work for one kernel.
+# Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere so
+# much that adding to the table's gradient, once a chunk, costs little beside the logits.
 CHUNK_BYTES = {"cpu": 20 * 2**20}
-ACCELERATOR_CHUNK_BYTES = 512 * 2**20
+ACCELERATOR_CHUNK_BYTES = 2**30
 
 
 def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:

@@ -54,13 +54,34 @@ def _token_losses(logits, targets, label_smoothing):
     return _token_losses_forward(logits, targets, label_smoothing)[0]
 
 
+def _max_and_sum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both over the last axis.
+
+    As one reduction they read `x` once; XLA for GPUs does not merge them by itself. On a CPU one
+    reduction takes twice as long as two.
+    """
+
+    def separately(x):
+        return jnp.max(x, axis=-1), jnp.sum(x, axis=-1)
+
+    def in_one_pass(x):
+        def combine(one, other):
+            return jnp.maximum(one[0], other[0]), one[1] + other[1]
+
+        return jax.lax.reduce(
+            (x, x), (jnp.float32(-jnp.inf), jnp.float32(0.0)), combine, (x.ndim - 1,)
+        )
+
+    return jax.lax.platform_dependent(x, cuda=in_one_pass, default=separately)
+
+
 def _token_losses_forward(logits, targets, label_smoothing):
     wide = logits.astype(jnp.float32)
-    highest = jnp.max(wide, axis=-1)
+    highest, total = _max_and_sum(wide)
     log_sum = highest + jnp.log(jnp.sum(jnp.exp(wide - highest[..., None]), axis=-1))
     chosen = jnp.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
     nll = log_sum - chosen
-    loss = log_sum - (1.0 - label_smoothing) * chosen - label_smoothing * jnp.mean(wide, axis=-1)
+    loss = log_sum - (1.0 - label_smoothing) * chosen - label_smoothing / wide.shape[-1] * total
     losses = TokenLosses(loss, nll, (chosen >= highest).astype(jnp.float32))
     return losses, (logits, targets, log_sum)
 

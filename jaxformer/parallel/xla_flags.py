@@ -14,8 +14,11 @@ XLA_FLAGS = {
     # This pass drops the barriers of jax.checkpoint, and then XLA merges what model.remat computes
     # twice and stores all activations after all (base, 4,096 tokens: 2.8 GB, without it 0.4 GB).
     "cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"},
-    # Collectives run beside the arithmetic (JAX's GPU performance tips; NVIDIA's JAX images).
-    "gpu": {"xla_gpu_enable_latency_hiding_scheduler": "true"},
+    # This pass uses the memory that is free: it puts the gradients' products off to the end of the
+    # step and holds their inputs until then (base on 8 GPUs: 20.8 GB instead of 14.2, with
+    # model.remat 21.2 instead of 7.8), and yet hides no more of the messages than the order before it.
+    # It runs whatever xla_gpu_enable_latency_hiding_scheduler says.
+    "gpu": {"xla_disable_hlo_passes": "latency-hiding-scheduler"},
     "tpu": {},
 }
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")

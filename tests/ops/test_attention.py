@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,3 +180,20 @@ def test_a_mask_that_would_say_something_else_is_refused(mask, words):
 def test_no_keys_at_all_give_zeros():
     query, key, value = arrays()
     np.testing.assert_array_equal(dot_product_attention(query, key[:, :0], value[:, :0]), 0)
+
+
+def test_no_product_of_bfloat16_is_made_in_float32():
+    def loss(query, key, value):
+        return jnp.sum(dot_product_attention(query, key, value).astype(jnp.float32) ** 2)
+
+    parts = [jax.random.normal(k, (2, 8, 2, 16)) for k in jax.random.split(jax.random.key(3), 3)]
+    half = [part.astype(jnp.bfloat16) for part in parts]
+    gradient_fn = jax.jit(jax.grad(loss, (0, 1, 2)))
+    text = gradient_fn.lower(*half).as_text()
+    operands = re.findall(r"dot_general .*: \((tensor<\S+>), (tensor<\S+>)\) ->", text)
+    assert len(operands) == 6 and all("bf16" in one for pair in operands for one in pair)
+    for got, wanted in zip(gradient_fn(*half), gradient_fn(*parts), strict=True):
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(
+            got.astype(jnp.float32), wanted, atol=0.03 * np.abs(wanted).max()
+        )

@@ -134,7 +134,7 @@ def test_temporary_memory_is_that_of_a_chunk():
 def test_automatic_chunks():
     assert automatic_chunk_tokens(10_000, 128, "cpu") == 512
     assert automatic_chunk_tokens(32_000, 512, "cpu") == 1024  # 2 D: the table's gradient is large
-    assert automatic_chunk_tokens(32_000, 512, "gpu") == 4096
+    assert automatic_chunk_tokens(32_000, 512, "gpu") == 8192
     assert automatic_chunk_tokens(10**9, 64, "tpu") == 128
 
 

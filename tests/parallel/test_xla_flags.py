@@ -9,7 +9,7 @@ import pytest
 from jaxformer.parallel.backend import configure_backend
 from jaxformer.parallel.xla_flags import XLA_FLAGS, add_xla_flags, expected_platform
 
-LATENCY_HIDING = "--xla_gpu_enable_latency_hiding_scheduler"
+SCHEDULER = "--xla_disable_hlo_passes=latency-hiding-scheduler"
 BARRIERS = "--xla_disable_hlo_passes=cse_barrier_expander"
 # Temporary megabytes of a gradient through six layers, a checksum of it, and its FLOPs.
 REMAT = """
@@ -40,9 +40,10 @@ def start_jax(xla_flags):
 
 def test_the_installed_xla_knows_every_flag():
     flags = [f"--{name}={value}" for preset in XLA_FLAGS.values() for name, value in preset.items()]
-    assert flags == [BARRIERS, f"{LATENCY_HIDING}=true"]
-    ended = start_jax(" ".join(flags))
-    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+    assert flags == [BARRIERS, SCHEDULER]
+    for flag in flags:  # of one name, so one after the other
+        ended = start_jax(flag)
+        assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
 def test_an_unknown_flag_would_have_been_noticed():
@@ -53,8 +54,8 @@ def test_an_unknown_flag_would_have_been_noticed():
 @pytest.mark.parametrize(
     ("environment", "xla_flags"),
     [
-        ({"JAX_PLATFORMS": "cuda"}, f"{LATENCY_HIDING}=true"),
-        ({"JAX_PLATFORMS": "gpu,cpu"}, f"{LATENCY_HIDING}=true"),
+        ({"JAX_PLATFORMS": "cuda"}, SCHEDULER),
+        ({"JAX_PLATFORMS": "gpu,cpu"}, SCHEDULER),
         ({"JAX_PLATFORMS": "cpu"}, BARRIERS),
         (
             {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_disable_hlo_passes=x"},
@@ -65,11 +66,11 @@ def test_an_unknown_flag_would_have_been_noticed():
         ({"JAX_PLATFORMS": "cuda", "JAXFORMER_XLA_FLAGS": "off"}, None),
         (
             {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_dump_to=x"},
-            f"--xla_dump_to=x {LATENCY_HIDING}=true",
+            f"--xla_dump_to=x {SCHEDULER}",
         ),
         (
-            {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": f"{LATENCY_HIDING}=false"},
-            f"{LATENCY_HIDING}=false",
+            {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--xla_disable_hlo_passes=x"},
+            "--xla_disable_hlo_passes=x",
         ),
     ],
 )
@@ -107,7 +108,7 @@ def test_the_backend_is_configured_with_them(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "unused")
     configure_backend()
-    assert os.environ["XLA_FLAGS"] == f"{LATENCY_HIDING}=true"
+    assert os.environ["XLA_FLAGS"] == SCHEDULER
 
 
 def test_the_flag_for_cpus_makes_remat_save_memory():
@@ -121,7 +122,7 @@ def test_the_flag_for_cpus_makes_remat_save_memory():
 
     plain, gradient, work = measure("plain", BARRIERS)
     merged, *_ = measure("nothing", "")
-    for policy, memory_share, work_share in (("nothing", 0.5, 1.4), ("projections", 0.75, 1.1)):
+    for policy, memory_share, work_share in (("nothing", 0.4, 1.4), ("projections", 0.55, 1.2)):
         remat, same_gradient, more_work = measure(policy, BARRIERS)
         assert remat < memory_share * plain and remat < memory_share * merged, policy
         assert more_work < work_share * work, policy
