@@ -15,7 +15,7 @@ COMMANDS = {
     "evaluate": "measure loss, BLEU and chrF of a checkpoint",
     "average": "average the last or the best checkpoints into one",
     "verify": "check every file of the checkpoints of a run",
-    "plan": "memory, work and messages of a train step on a pod that is not there yet",
+    "plan": "memory, work and messages of training or translating on devices not there yet",
     "visualize": "one HTML page that shows translations from the inside",
     "plot": "pictures: positions, schedule, label-smoothing, masks, curves",
 }

@@ -1,4 +1,4 @@
-"""`python -m jaxformer plan`: memory, work and messages of a train step on a pod not yet there."""
+"""`python -m jaxformer plan`: what training or translating needs of devices not yet there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import dataclasses
 import os
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxformer.commands.config_files import run_config_file
 from jaxformer.commands.config_overrides import parse_value
 from jaxformer.commands.file_names import OutputName
 from jaxformer.config import Config, field_types
 from jaxformer.errors import InputError
-from jaxformer.files.outputs import check_output
+from jaxformer.files.outputs import check_output, open_output
 from jaxformer.parallel.launch import Launch
 
 
@@ -30,8 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind", help="with --devices: reckon with these GPUs, e.g. 'NVIDIA H100 80GB HBM3'"
     )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--decode",
+        choices=("greedy", "beam"),
+        help="translating instead of the train step; beams and limits as in --config.decoding",
+    )
+    what.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="the loss of an evaluation during training instead of the train step",
+    )
     parser.add_argument(
-        "--length", type=int, help="tokens a row and side (default: data.max_length, the largest)"
+        "--length",
+        type=int,
+        help="tokens a row and side, with --decode source tokens (default: data.max_length)",
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        help="with --decode: sentences over all devices (default: as many as "
+        "decoding.tokens_per_batch holds)",
     )
     parser.add_argument(
         "--hlo",
@@ -47,40 +66,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = load_config(args)
-    if args.length is not None and not 2 <= args.length <= config.data.max_length:
-        raise InputError(
-            f"--length={args.length} must be between 2 and data.max_length={config.data.max_length}"
-        )
     check_kind(args)
+    check_mode(args, config)
     if args.hlo is not None:
         check_output(args.hlo, "step.hlo", flag="--hlo")
     devices = find_devices(args)
     from jaxformer.parallel.distributed import job
-    from jaxformer.training.memory import smallest_budget
-    from jaxformer.training.planning import advise, plan_run, plan_step
+    from jaxformer.training.planning import plan_run
 
-    planned, refused = plan_run(config, devices), []
-    smallest = smallest_budget(planned.config, planned.mesh)
+    planned = plan_run(config, devices)
+    plan = plan_search if args.decode else plan_loss if args.evaluate else plan_update
+    with job(Launch(num_processes=1)):  # Ctrl-C while it compiles is answered there
+        table, advice, refused, program = plan(args, planned)
+    if args.hlo is not None:
+        with open_output(args.hlo, flag="--hlo") as file:
+            file.write(program)
+    sys.stdout.write(table)
+    for line in advice:
+        print(f"advice       {line}")
+    for line in refused:
+        print(f"refused      {line}")
+    return 2 if refused else 0
+
+
+class Outcome(NamedTuple):
+    """What `run` prints and keeps: the table, proposals, why it would be refused, the program."""
+
+    table: str
+    advice: list[str]
+    refused: list[str]
+    program: str
+
+
+def plan_update(args: argparse.Namespace, run) -> Outcome:
+    """The train step."""
+    from jaxformer.commands.plan_tables import format_plan
+    from jaxformer.training.memory import smallest_budget
+    from jaxformer.training.planning import advise, plan_step
+
+    config, refused = run.config, []
+    smallest = smallest_budget(config, run.mesh)
     if config.data.tokens_per_batch < smallest:
         refused.append(
             f"data.tokens_per_batch={config.data.tokens_per_batch} is less than a row of "
             f"data.max_length={config.data.max_length} for each part of the mesh; raise it to "
             f"{smallest} (as planned here) or take fewer devices"
         )
-        data = dataclasses.replace(planned.config.data, tokens_per_batch=smallest)
-        planned = planned._replace(config=dataclasses.replace(planned.config, data=data))
-    length = args.length or config.data.max_length
-    kind = devices[0].device_kind
-    print(f"compiling for {len(devices)} x {kind}; this takes minutes", file=sys.stderr, flush=True)
-    with job(Launch(num_processes=1)):  # Ctrl-C while it compiles is answered there
-        plan = plan_step(planned, length, args.kind or kind, program_file=args.hlo)
-    more, advice = advise(planned, plan)
-    sys.stdout.write(format_plan(planned, plan))
-    for line in advice:
-        print(f"advice       {line}")
-    for line in refused + more:
-        print(f"refused      {line}")
-    return 2 if refused + more else 0
+        data = dataclasses.replace(config.data, tokens_per_batch=smallest)
+        run = run._replace(config=dataclasses.replace(config, data=data))
+    kind = announce(args, run)
+    plan = plan_step(run, args.length or config.data.max_length, kind)
+    more, advice = advise(run, plan)
+    return Outcome(format_plan(run, plan), advice, refused + more, plan.text)
+
+
+def plan_loss(args: argparse.Namespace, run) -> Outcome:
+    """The loss sums of an evaluation during training."""
+    from jaxformer.commands.plan_tables import format_plan
+    from jaxformer.training.planning import plan_evaluation, refuse_evaluation
+
+    kind = announce(args, run)
+    plan = plan_evaluation(run, args.length or run.config.data.max_length, kind)
+    return Outcome(format_plan(run, plan), [], refuse_evaluation(run, plan), plan.text)
+
+
+def plan_search(args: argparse.Namespace, run) -> Outcome:
+    """The search of a batch of translations."""
+    from jaxformer.commands.plan_tables import format_decoding
+    from jaxformer.training.decoding_plan import plan_decoding, refuse_decoding, search_shape
+
+    config = run.config
+    length = args.length
+    if length is None:
+        length = min(config.data.max_length, config.decoding.max_source_length)
+    shape = search_shape(run, length, args.batch)
+    plan = plan_decoding(run, shape, announce(args, run))
+    return Outcome(format_decoding(run, plan), [], refuse_decoding(run, plan), plan.text)
+
+
+def announce(args: argparse.Namespace, run) -> str:
+    """Say what is compiled for; returns the kind of device whose speed is reckoned with."""
+    kind = run.mesh.devices.flat[0].device_kind
+    print(
+        f"compiling for {run.mesh.size} x {kind}; this takes minutes", file=sys.stderr, flush=True
+    )
+    return args.kind or kind
 
 
 def load_config(args: argparse.Namespace) -> Config:
@@ -91,7 +161,28 @@ def load_config(args: argparse.Namespace) -> Config:
         if text is not None:
             section, _, field = name.rpartition(".")
             (values[section] if section else values)[field] = parse_value(name, text)
-    return Config.from_dict(values)
+    config = Config.from_dict(values)
+    if args.decode == "greedy":
+        decoding = dataclasses.replace(config.decoding, beam_size=1)
+        config = dataclasses.replace(config, decoding=decoding)
+    return config
+
+
+def check_mode(args: argparse.Namespace, config: Config) -> None:
+    """Raise `InputError` for flags that do not belong together, or lengths that cannot be."""
+    if args.batch is not None and args.decode is None:
+        raise InputError(
+            f"--batch={args.batch} counts the sentences of --decode; a train step takes "
+            "--config.data.tokens_per_batch"
+        )
+    if args.decode == "beam" and config.decoding.beam_size == 1:
+        raise InputError(
+            "--decode=beam: decoding.beam_size=1 is greedy; set --config.decoding.beam_size=4, or "
+            "--decode=greedy"
+        )
+    length, longest = args.length, config.data.max_length
+    if length is not None and args.decode is None and not 2 <= length <= longest:
+        raise InputError(f"--length={length} must be between 2 and data.max_length={longest}")
 
 
 def check_kind(args: argparse.Namespace) -> None:
@@ -126,101 +217,3 @@ def find_devices(args: argparse.Namespace) -> list[Any]:
         jax.config.update("jax_platforms", "cpu")
     configure_backend()
     return absent_devices(args.topology) if args.topology else present_devices(args.devices)
-
-
-def format_plan(run, plan) -> str:
-    """The table: what a step needs of each device, what it sends, and what it waits for."""
-    from jaxformer.parallel.mesh import describe_mesh
-    from jaxformer.training.memory import format_bytes
-    from jaxformer.training.setup import count_parameters
-
-    model, shape, seconds = run.config.model, plan.shape, plan.seconds
-    needed, chip = plan.needed, plan.chip
-    of = f" of {format_bytes(chip.memory)}" if chip else ""
-    memory = "unknown: the compiler does not tell"
-    if needed:
-        memory = (
-            f"{format_bytes(needed.total)}{of}: {format_bytes(needed.state)} parameters and "
-            f"optimizer, {format_bytes(needed.temporaries)} temporaries, "
-            f"{format_bytes(needed.batches)} batches"
-        )
-    peak = f", peak {plan.peak / 1e12:,.1f} TFLOP/s" if plan.peak else ""
-    speed = f", peak {chip.memory_speed / 1e9:,.0f} GB/s" if chip else ""
-    sent = sum(one.sent for one in plan.collectives)
-    parameters = count_parameters(run.abstract.params)["total"]
-    lines = [
-        f"devices      {describe_mesh(run.mesh)}",
-        f"model        {parameters:,} parameters, {model.dtype}",
-        f"batch        {shape.rows:,} x ({shape.source_length:,} + {shape.target_length:,}) "
-        f"tokens, {plan.tokens:,.0f} target tokens a device",
-        f"memory       {memory}",
-        f"compute      {plan.flops / 1e12:,.3f} TFLOP{peak}{_milliseconds(seconds.compute)}",
-        f"traffic      {format_bytes(plan.accessed)} of memory{speed}"
-        f"{_milliseconds(seconds.memory)}",
-        f"network      {format_bytes(sent)} sent{_milliseconds(seconds.network)}",
-        *_collective_lines(run, plan),
-        *_kernel_lines(plan),
-        f"bound        {_bound(run, plan)}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f": {1e3 * seconds:,.2f} ms"
-
-
-def _collective_lines(run, plan) -> list[str]:
-    """One line for each kind of collective, axes of the mesh and wire."""
-    from jaxformer.parallel.topology import wire
-    from jaxformer.training.memory import format_bytes
-
-    rows: dict[tuple[str, str, str], list[float]] = {}
-    times = plan.network_seconds or [0.0] * len(plan.collectives)
-    for one, seconds in zip(plan.collectives, times, strict=True):
-        axes = "+".join(one.axes(dict(run.mesh.shape))) or "-"
-        key = one.kind, axes, wire(plan.chip, one.group) if plan.chip else "-"
-        row = rows.setdefault(key, [0, 0.0, 0.0, 0.0])
-        for index, value in enumerate((one.count, one.size * one.count, one.sent, seconds)):
-            row[index] += value
-    if not rows:
-        return []
-    lines = [
-        f"  {'collective':<20}{'over':<18}{'by':<9}{'calls':>6}{'arrays':>12}{'sent':>12}{'ms':>9}"
-    ]
-    for (kind, axes, by), (count, size, sent, seconds) in rows.items():
-        took = f"{1e3 * seconds:,.2f}" if plan.network_seconds else "?"
-        lines.append(
-            f"  {kind:<20}{axes:<18}{by:<9}{count:>6,}{format_bytes(size):>12}"
-            f"{format_bytes(sent):>12}{took:>9}"
-        )
-    return lines
-
-
-def _kernel_lines(plan) -> list[str]:
-    """One line for each kind of kernel of a GPU program, that with most memory traffic first."""
-    from jaxformer.training.memory import format_bytes
-
-    if not plan.kernels:
-        return []
-    lines = [f"  {'kernels':<20}{'calls':>8}{'memory':>12}"]
-    for kernel in plan.kernels:
-        lines.append(f"  {kernel.kind:<20}{kernel.count:>8,}{format_bytes(kernel.accessed):>12}")
-    return lines
-
-
-def _bound(run, plan) -> str:
-    seconds, enough = plan.seconds, plan.enough_tokens(run.mesh)
-    if not seconds.bound:
-        return "unknown: no published figures of this device; name one with --kind"
-    longest = getattr(seconds, seconds.bound)
-    total = plan.shape.rows * plan.shape.target_length
-    share = seconds.compute / longest
-    text = (
-        f"{seconds.bound}: a step takes {1e3 * longest:,.2f} ms at least, {total / longest:,.0f} "
-        f"target tokens/s at most, {share:.0%} of the peak"
-    )
-    if enough == float("inf"):
-        return f"{text}; it sends longer than it computes at any batch size"
-    if plan.collectives:
-        text += f"; the network is the bound below {enough:,.0f} target tokens a device"
-    return text

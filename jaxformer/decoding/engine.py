@@ -179,9 +179,14 @@ def _select(keep_old: jax.Array, old: Any, new: Any) -> Any:
 
 def _reorder(cache: Any, parents: jax.Array) -> Any:
     """Give row w of each sentence the cache of row `parents[b, w]`."""
-    batch_size, width = parents.shape
-    rows = parents + width * jnp.arange(batch_size, dtype=parents.dtype)[:, None]  # [B, W]
-    return jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], cache)  # [B*W, ...]
+    # Gathered within each sentence, so that no row leaves the device that holds its sentence.
+    take = jax.vmap(lambda rows, chosen: rows[chosen])
+
+    def leaf(array: jax.Array) -> jax.Array:
+        grouped = array.reshape(*parents.shape, *array.shape[1:])  # [B, W, ...]
+        return take(grouped, parents).reshape(array.shape)  # [B*W, ...]
+
+    return jax.tree.map(leaf, cache)
 
 
 def _row_keys(

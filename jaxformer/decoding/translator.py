@@ -12,23 +12,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.config import DecodingConfig
 from jaxformer.decoding.engine import DecodingResult, Strategy, decode
 from jaxformer.decoding.lengths import length_bucket
 from jaxformer.decoding.recording import Recorded, Recording
+from jaxformer.decoding.search_shape import batch_rows, length_limit, most_sentences
 from jaxformer.decoding.strategies import BeamSearch, Greedy
 from jaxformer.errors import InputError
 from jaxformer.models.transformer import Transformer
 from jaxformer.parallel.distributed import is_first_process
 from jaxformer.parallel.mesh import batch_parts
-from jaxformer.parallel.sharding import fetch, place_like_parameters, shard_rows
+from jaxformer.parallel.sharding import (
+    BATCH_AXES,
+    fetch,
+    parameter_shardings,
+    place_like_parameters,
+    shard_rows,
+)
 from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
 from jaxformer.storage.identity import check_checkpoint
 from jaxformer.storage.workdir import Workdir
-
-ROW_BUCKETS = (1, 8, 32)  # sentences of a small batch; fuller ones take all rows the budget allows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +62,8 @@ def make_strategy(config: DecodingConfig) -> Strategy:
     return BeamSearch(config.beam_size, config.length_penalty, config.alpha)
 
 
-@partial(jax.jit, static_argnames=("model", "strategy", "ids", "max_length"))
-def _translate_batch(
+@partial(jax.jit, static_argnames=("model", "strategy", "ids", "max_length", "mesh"))
+def translate_batch(
     params: dict,
     inputs: jax.Array,
     max_lengths: jax.Array,
@@ -67,9 +72,22 @@ def _translate_batch(
     strategy: Strategy,
     ids: tuple[int, int, int, int],
     max_length: int,
+    mesh: Mesh | None = None,
 ) -> DecodingResult:
+    """The compiled program of a translation: encode a batch, then search to its end.
+
+    Args:
+      params: of the model.
+      inputs: int32 `[B, S]`, source ids with EOS.
+      max_lengths: int32 `[B]`, each sentence's limit in tokens, EOS included; 0: an empty row.
+      model: the `Transformer`.
+      strategy: chooses the tokens.
+      ids: padding of the source; padding, EOS and BOS of the target.
+      max_length: room for tokens in a hypothesis, EOS included.
+      mesh: over which parameters and rows are cut; None: one device.
+    """
     source_pad, pad_id, eos_id, bos_id = ids
-    variables = {"params": params}
+    variables = {"params": _for_every_token(params, model.config.dtype, mesh)}
     inputs_mask = inputs != source_pad
     encoded, _ = model.apply(variables, inputs, inputs_mask=inputs_mask, method="encode")
     cache = model.apply(
@@ -101,6 +119,28 @@ def _translate_batch(
         max_length=max_length,
         max_lengths=max_lengths,
     )
+
+
+def _for_every_token(params: dict, dtype: str, mesh: Mesh | None) -> dict:
+    """Parameters as every token's products take them: in the dtype of the computation, and cut over
+    `tensor` alone.
+
+    Said once before the search: left alone, XLA for GPUs converts the matrices again for every token,
+    and on several devices sends activations over `fsdp` for each.
+    """
+    matrices = ("kernel", "embedding")
+
+    def convert(path, param):
+        return param.astype(dtype) if path[-1].key in matrices else param
+
+    def gather(param: jax.Array, sharding: NamedSharding) -> jax.Array:
+        spec = PartitionSpec(*(None if axis in BATCH_AXES else axis for axis in sharding.spec))
+        return jax.lax.with_sharding_constraint(param, NamedSharding(mesh, spec))
+
+    converted = jax.tree_util.tree_map_with_path(convert, params)
+    if mesh is None:
+        return converted
+    return jax.tree.map(gather, converted, parameter_shardings(params, mesh))
 
 
 class Translator:
@@ -249,11 +289,10 @@ class Translator:
         while order:
             length = length_bucket(len(encoded[order[0]]), self.model.config.position_limit)
             fitting = [i for i in order if len(encoded[i]) <= length]
-            most = max(1, self.config.tokens_per_batch // length)
+            most = most_sentences(self.config, length)
             for start in range(0, len(fitting), most):
                 members = fitting[start : start + most]
-                rows = next((r for r in ROW_BUCKETS if len(members) <= r <= most), most)
-                yield length, -(-rows // parts) * parts, members
+                yield length, batch_rows(len(members), most, parts), members
             order = order[len(fitting) :]
 
     def _search(
@@ -268,7 +307,7 @@ class Translator:
             max_lengths[row] = self._length_limit(len(encoded[i]))
         if self.mesh is not None:
             inputs, max_lengths = (shard_rows(x, self.mesh) for x in (inputs, max_lengths))
-        result = _translate_batch(
+        result = translate_batch(
             self.params,
             inputs,
             max_lengths,
@@ -276,12 +315,12 @@ class Translator:
             strategy=strategy,
             ids=(source.pad_id, target.pad_id, target.eos_id, target.bos_id),
             max_length=self._length_limit(length),
+            mesh=self.mesh,
         )
         return fetch(result, self.mesh)
 
     def _length_limit(self, source_length: int) -> int:
-        limit = int(self.config.max_length_factor * source_length) + self.config.max_length_extra
-        return min(limit, self.model.config.position_limit or limit)
+        return length_limit(self.config, source_length, self.model.config.position_limit)
 
     def _hypotheses(self, result: DecodingResult, rows: int) -> list[list[Hypothesis]]:
         if not np.isfinite(result.scores[:rows, 0]).all():

@@ -119,7 +119,7 @@ class Evaluator:
         self.tokenizers = tokenizers
         self.mesh = mesh
         smoothing = config.training.label_smoothing
-        self._eval_step = jax.jit(
+        self.eval_step = jax.jit(
             lambda params, batch: task.loss_sums(
                 params, batch, label_smoothing=smoothing, mesh=mesh
             ),
@@ -158,7 +158,7 @@ class Evaluator:
         for step in range(data.plan.steps_per_epoch):
             rows = share.slices(len(data.plan.rows(step)[0]))
             batch = make_share(data.corpus, data.plan, step, rows, self.task.pad_id)
-            sums = self._eval_step(params, shard_batch(batch, self.mesh))
+            sums = self.eval_step(params, shard_batch(batch, self.mesh))
             for name, value in jax.device_get(sums).items():
                 totals[name] = totals.get(name, 0.0) + float(np.float64(value))
             alive()

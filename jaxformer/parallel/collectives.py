@@ -5,11 +5,18 @@ from __future__ import annotations
 import collections
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parallel.hlo_text import Instruction, read_computations, shape_bytes, trip_count
+from jaxformer.parallel.hlo_text import (
+    Instruction,
+    called,
+    read_computations,
+    shape_bytes,
+    tally,
+)
 
 # Bytes that a device sends with a ring algorithm, over the bytes of the whole array; n devices.
 SHARE_SENT = {
@@ -61,12 +68,15 @@ class Collective(NamedTuple):
         )
 
 
-def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list[Collective]:
+def read_collectives(
+    text: str, devices: int, *, starts: Sequence[str] = (), unknown_trips: int = 1
+) -> list[Collective]:
     """The collectives of one call of a program, those in loops as often as the loop runs.
 
     Args:
       text: of `jax.stages.Compiled.as_text()`.
       devices: that the program runs on.
+      starts: names of the computations that are called, of a loop say; none: the entry.
       unknown_trips: taken for loops whose length XLA does not know.
 
     Returns:
@@ -77,22 +87,21 @@ def read_collectives(text: str, devices: int, *, unknown_trips: int = 1) -> list
       ValueError: the text has no entry computation, or groups in an unknown notation.
     """
     computations, entry = read_computations(text)
-    starts = _chain_starts(computations)
-    known: dict[str, collections.Counter] = {}
+    chains = _chain_starts(computations)
 
-    def visit(name: str) -> collections.Counter:
-        if name not in known:
-            known[name] = total = collections.Counter()
-            seen: set[tuple] = set()
-            for instruction in computations.get(name, ()):
-                total.update(_own(instruction, devices))
-                total.update(_fused(instruction, computations, devices, seen, starts))
-                for called, times in _calls(instruction, computations, unknown_trips, visit):
-                    for key, count in visit(called).items():
-                        total[key] += count * times
-        return known[name]
+    def own(name: str) -> collections.Counter:
+        total: collections.Counter = collections.Counter()
+        seen: set[tuple] = set()
+        for instruction in computations.get(name, ()):
+            total.update(_own(instruction, devices))
+            total.update(_fused(instruction, computations, devices, seen, chains))
+        return total
 
-    found = [Collective(*key, count) for key, count in visit(entry).items()]
+    def sent(messages: collections.Counter) -> float:
+        return sum(Collective(*key, count).sent for key, count in messages.items())
+
+    total = tally(computations, starts or [entry], own, sent, unknown_trips=unknown_trips)
+    found = [Collective(*key, count) for key, count in total.items()]
     return sorted(found, key=lambda c: (-c.sent, c.kind, c.group, c.size))
 
 
@@ -122,51 +131,32 @@ def _chain_starts(computations) -> dict[str, str]:
 
 
 def _fused(
-    instruction: Instruction, computations, devices: int, seen: set[tuple], starts: dict[str, str]
+    instruction: Instruction, computations, devices: int, seen: set[tuple], chains: dict[str, str]
 ) -> collections.Counter:
     """Collectives within a fusion.
 
     A TPU runs a collective beside arithmetic in pieces: its start, some fusions and its end each
-    name it, with one channel. Where the start is marked, in `starts`, it alone counts; else the
+    name it, with one channel. Where the start is marked, in `chains`, it alone counts; else the
     first of the calling computation, whose channels so far are `seen`.
     """
     total: collections.Counter = collections.Counter()
-    called = re.search(r"\bcalls=%?([\w.\-]+)", instruction.rest)
-    if instruction.opcode != "fusion" or not called:
+    fused = called(instruction, "calls")
+    if instruction.opcode != "fusion" or not fused:
         return total
-    for inner in computations.get(called[1], ()):
-        total.update(_fused(inner, computations, devices, seen, starts))
+    for inner in computations.get(fused, ()):
+        total.update(_fused(inner, computations, devices, seen, chains))
         found = CHANNEL.search(inner.rest)
         channel = found and found[1]
         for key in _own(inner, devices):
-            if called[1].startswith(SCATTER_FUSION):
+            if fused.startswith(SCATTER_FUSION):
                 total["reduce-scatter", *key[1:]] += 1
-            elif starts.get(channel, called[1]) != called[1] or (channel, key) in seen:
+            elif chains.get(channel, fused) != fused or (channel, key) in seen:
                 continue
             else:
                 total[key] += 1
                 if channel:
                     seen.add((channel, key))
     return total
-
-
-def _calls(instruction: Instruction, computations, unknown_trips: int, visit):
-    """`(computation, times)` of what an instruction runs."""
-    rest, opcode = instruction.rest, instruction.opcode
-    if opcode == "while":
-        body = re.search(r"\bbody=%?([\w.\-]+)", rest)[1]
-        yield body, trip_count(rest, computations) or unknown_trips
-    elif opcode == "conditional":
-        listed = re.search(r"\bbranch_computations=\{([^}]*)\}", rest)
-        names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
-        names += re.findall(r"\b(?:true|false)_computation=%?([\w.\-]+)", rest)
-
-        def sent(name):
-            return sum(Collective(*key, count).sent for key, count in visit(name).items())
-
-        yield max(names, key=sent), 1  # only one runs: the dearest
-    elif opcode in ("call", "async-start"):
-        yield re.search(r"\b(?:calls|to_apply)=%?([\w.\-]+)", rest)[1], 1
 
 
 def read_group(attributes: str, devices: int) -> tuple[int, ...]:

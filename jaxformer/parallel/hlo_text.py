@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+RUNS_OTHERS = ("while", "conditional", "call", "async-start")  # they only run computations
 BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
 
 
@@ -53,14 +56,88 @@ def _closing(text: str) -> int:
     return len(text)
 
 
+def tally(
+    computations: dict[str, list[Instruction]],
+    starts: Iterable[str],
+    own: Callable[[str], collections.Counter],
+    price: Callable[[collections.Counter], float],
+    *,
+    unknown_trips: int = 1,
+) -> collections.Counter:
+    """Sum of what a call of each of `starts` does, with all computations that it runs in turn.
+
+    A loop runs its body, and its condition too where its length is not known beforehand. Of the
+    branches of a conditional only one runs: the dearest is taken.
+
+    Args:
+      computations: from `read_computations`.
+      starts: names of the computations that are called.
+      own: by name, what the instructions of a computation do by themselves, without those of
+        `RUNS_OTHERS`.
+      price: of a sum, to compare branches by.
+      unknown_trips: taken for loops whose length XLA does not know.
+    """
+    known: dict[str, collections.Counter] = {}
+
+    def visit(name: str) -> collections.Counter:
+        if name not in known:
+            total = collections.Counter(own(name))
+            for line in computations.get(name, ()):
+                for called, times in _runs(line, computations, unknown_trips):
+                    for key, count in max(map(visit, called), key=price).items():
+                        total[key] += count * times
+            known[name] = total
+        return known[name]
+
+    return sum(map(visit, starts), collections.Counter())
+
+
+def _runs(line: Instruction, computations, unknown_trips: int) -> list[tuple[list[str], int]]:
+    """What an instruction runs: computations of which one runs, and how often."""
+    if line.opcode == "while":
+        trips = trip_count(line.rest, computations)
+        body, condition = [called(line, "body")], [called(line, "condition")]
+        if trips is None:
+            return [(body, unknown_trips), (condition, unknown_trips)]
+        return [(body, trips)]
+    if line.opcode == "conditional":
+        listed = re.search(r"\bbranch_computations=\{([^}]*)\}", line.rest)
+        names = re.findall(r"[\w.\-]+", listed[1]) if listed else []
+        names += re.findall(r"\b(?:true|false)_computation=%?([\w.\-]+)", line.rest)
+        return [(names, 1)]
+    if line.opcode in RUNS_OTHERS:
+        return [([called(line, "calls|to_apply")], 1)]
+    return []
+
+
+def called(line: Instruction, attribute: str) -> str:
+    """The computation that an attribute names (a pattern: `calls|to_apply`); empty if none."""
+    found = re.search(rf"\b(?:{attribute})=%?([\w.\-]+)", line.rest)
+    return found[1] if found else ""
+
+
+def open_loops(computations: dict[str, list[Instruction]], start: str) -> list[Instruction]:
+    """The loops of a computation, inside its calls too, whose length is not known beforehand."""
+    found = []
+    for line in computations.get(start, ()):
+        if line.opcode == "while" and trip_count(line.rest, computations) is None:
+            found.append(line)
+        elif line.opcode in ("call", "async-start"):
+            found += open_loops(computations, called(line, "calls|to_apply"))
+    return found
+
+
 def trip_count(rest: str, computations) -> int | None:
-    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on."""
+    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on.
+
+    None where that is not known beforehand: the condition looks at more than a counter.
+    """
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest):
         return int(known[1])
     names = (re.search(rf"\b{part}=%?([\w.\-]+)", rest)[1] for part in ("condition", "body"))
     condition, body = (computations.get(name, ()) for name in names)
     constants = _constants(condition)
-    for line in condition:
+    for line in condition[-1:]:  # the result
         if line.opcode == "compare" and "direction=LT" in line.rest:
             counter, end = operands(line)
             if end in constants:

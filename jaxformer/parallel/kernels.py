@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import collections
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxformer.parallel.hlo_text import (
+    RUNS_OTHERS,
     Instruction,
+    called,
     operands,
     read_computations,
     shape_bytes,
-    trip_count,
+    tally,
 )
 
 # They only name what is there, or are done by the host.
@@ -40,7 +43,7 @@ class Kernel(NamedTuple):
     accessed: int
 
 
-def read_kernels(text: str, *, unknown_trips: int = 1) -> list[Kernel]:
+def read_kernels(text: str, *, starts: Sequence[str] = (), unknown_trips: int = 1) -> list[Kernel]:
     """The kernels of one call of a program by kind; those in loops as often as the loop runs.
 
     A kernel reads each operand once and writes its result once: of a table from which it only cuts
@@ -48,6 +51,7 @@ def read_kernels(text: str, *, unknown_trips: int = 1) -> list[Kernel]:
 
     Args:
       text: of `jax.stages.Compiled.as_text()`.
+      starts: names of the computations that are called, of a loop say; none: the entry.
       unknown_trips: taken for loops whose length XLA does not know.
 
     Returns:
@@ -57,34 +61,26 @@ def read_kernels(text: str, *, unknown_trips: int = 1) -> list[Kernel]:
       ValueError: the text has no entry computation.
     """
     computations, entry = read_computations(text)
-    counts: collections.Counter = collections.Counter()
-    accessed: collections.Counter = collections.Counter()
 
-    def visit(name: str, times: int) -> None:
+    def own(name: str) -> collections.Counter:
         shapes = {line.name: line.shape for line in computations.get(name, ())}
-        for line in computations.get(name, ()):
-            called = _called(line)
-            if line.opcode == "while":
-                visit(called, times * (trip_count(line.rest, computations) or unknown_trips))
-            elif line.opcode in ("call", "async-start") and called in computations:
-                visit(called, times)
-            elif line.opcode == "conditional":
-                visit(called, times)  # the first branch stands for all
-            elif line.opcode not in NO_KERNEL and not line.opcode.endswith("-done"):
-                kind = kernel_kind(line)
-                counts[kind] += times
-                accessed[kind] += times * _accessed(line, shapes, computations)
+        return collections.Counter(
+            (kernel_kind(line), _accessed(line, shapes, computations))
+            for line in computations.get(name, ())
+            if line.opcode not in NO_KERNEL + RUNS_OTHERS and not line.opcode.endswith("-done")
+        )
 
-    visit(entry, 1)
-    kernels = [Kernel(kind, count, accessed[kind]) for kind, count in counts.items()]
+    def traffic(kernels: collections.Counter) -> int:
+        return sum(accessed * count for (_, accessed), count in kernels.items())
+
+    counts: collections.Counter = collections.Counter()
+    bytes_of: collections.Counter = collections.Counter()
+    total = tally(computations, starts or [entry], own, traffic, unknown_trips=unknown_trips)
+    for (kind, accessed), count in total.items():
+        counts[kind] += count
+        bytes_of[kind] += accessed * count
+    kernels = [Kernel(kind, count, bytes_of[kind]) for kind, count in counts.items()]
     return sorted(kernels, key=lambda kernel: (-kernel.accessed, kernel.kind))
-
-
-def _called(line: Instruction) -> str:
-    found = re.search(
-        r"\b(?:body|calls|to_apply|true_computation|branch_computations)=\{?%?([\w.\-]+)", line.rest
-    )
-    return found[1] if found else ""
 
 
 def kernel_kind(line: Instruction) -> str:
@@ -110,7 +106,7 @@ def kernel_kind(line: Instruction) -> str:
 
 def _accessed(line: Instruction, shapes: dict[str, str], computations) -> int:
     """Bytes that one run of a kernel reads and writes."""
-    inner = computations.get(_called(line), ()) if line.opcode == "fusion" else ()
+    inner = computations.get(called(line, "calls"), ()) if line.opcode == "fusion" else ()
     parts = _read_in_part(inner)
     read = sum(
         parts.get(place, sum(shape_bytes(shapes.get(name, ""))))
@@ -125,29 +121,55 @@ def _read_in_part(inner) -> dict[int, int]:
     for line in inner:
         for name in operands(line):
             users.setdefault(name, []).append(line)
+    updated = {line.name for line in _results(inner) if line.opcode == "dynamic-update-slice"}
     found = {}
     for line in inner:
         if line.opcode != "parameter":
             continue
-        reading = users.get(line.name, [])
-        if reading and all(_takes_a_part(user, line.name) for user in reading):
+        reading = _readers(line.name, users)
+        if reading and all(
+            operands(user)[0] == name and (user.opcode in READS_A_PART or user.name in updated)
+            for name, user in reading
+        ):
             place = int(re.match(r"(\d+)", line.rest)[1])
             found[place] = sum(
-                sum(shape_bytes(user.shape)) for user in reading if user.opcode in READS_A_PART
+                sum(shape_bytes(user.shape)) for _, user in reading if user.opcode in READS_A_PART
             )
     return found
 
 
-def _takes_a_part(user: Instruction, name: str) -> bool:
-    """Whether an instruction reads only a part of an array, or updates a part of it in place."""
-    if user.opcode == "dynamic-update-slice":
-        return operands(user)[0] == name
-    return user.opcode in READS_A_PART and operands(user)[0] == name
+def _readers(name: str, users: dict[str, list[Instruction]]) -> list[tuple[str, Instruction]]:
+    """What reads an array within a fusion, and under which name: a bitcast gives it another."""
+    found = []
+    for user in users.get(name, ()):
+        found += _readers(user.name, users) if user.opcode == "bitcast" else [(name, user)]
+    return found
+
+
+def _results(inner) -> list[Instruction]:
+    """What computes the results of a fusion, one or a tuple of several, before any bitcast."""
+    if not inner:
+        return []
+    lines = {line.name: line for line in inner}
+    roots = [inner[-1]]
+    if inner[-1].opcode == "tuple":
+        roots = [lines[name] for name in operands(inner[-1])]
+    for index, root in enumerate(roots):
+        while root.opcode == "bitcast":
+            root = lines[operands(root)[0]]
+        roots[index] = root
+    return roots
 
 
 def _written(line: Instruction, inner) -> int:
-    """Bytes of the result; of an array that is updated in place, those of the update."""
-    if inner and inner[-1].opcode == "dynamic-update-slice":
-        shapes = {each.name: each.shape for each in inner}
-        return sum(shape_bytes(shapes.get(operands(inner[-1])[1], "")))
-    return sum(shape_bytes(line.shape))
+    """Bytes of the results; of an array that is updated in place, those of the update."""
+    shapes = {each.name: each.shape for each in inner}
+    results = _results(inner)
+    if not results:
+        return sum(shape_bytes(line.shape))
+    return sum(
+        sum(shape_bytes(shapes[operands(root)[1]]))
+        if root.opcode == "dynamic-update-slice"
+        else sum(shape_bytes(root.shape))
+        for root in results
+    )

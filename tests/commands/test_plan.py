@@ -9,12 +9,14 @@ from training_run import write_config_file
 
 from jaxformer.__main__ import main
 from jaxformer.commands import plan as command
+from jaxformer.commands.plan_tables import format_plan
 from jaxformer.config import MeshConfig
 from jaxformer.data.batching import BatchShape
+from jaxformer.errors import InputError
 from jaxformer.parallel.collectives import Collective
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.topology import find_chip
-from jaxformer.training import planning
+from jaxformer.training import decoding_plan, planning
 from jaxformer.training.memory import StepMemory
 from jaxformer.training.planning import StepPlan
 
@@ -33,8 +35,7 @@ def without_compiler(monkeypatch):
     """Plans without compiling; returns what was asked for."""
     asked = []
 
-    def plan_step(run, length, device_kind, *, program_file):
-        assert program_file is None
+    def plan_step(run, length, device_kind):
         asked.append((run.config, length, device_kind))
         return StepPlan(
             shape=BatchShape(length, length, 80, 0), devices=8,
@@ -85,6 +86,9 @@ def test_every_line_says_what_was_found(config_file, without_compiler, capsys):
         "  all-reduce          data              links         3     3.0 MiB     5.2 MiB     1.75",
         "bound        network: a step takes 1.75 ms at least, 457,143 target tokens/s at most, "
         "57% of the peak; the network is the bound below 175 target tokens a device",
+        # 1 ms / 0.7 + 0.1 ms / 0.85 + 1.75 ms
+        "predicted    3.30 ms, 242,702 target tokens/s; assumed: products at 70% of the peak, the "
+        "rest at 85% of the memory's speed, no message hidden",
         "advice       raise data.tokens_per_batch to 2048, or take at most 4 devices for this "
         "batch",
         "",
@@ -134,6 +138,22 @@ def test_a_slice_is_compiled_for_with_the_tpu_compiler(
         (["--devices=8", "--config.mesh.tensor=4"], "tensor=4 does not divide model.num_heads=2"),
         (["--devices=8", "--config.mesh.data=x"], "--config.mesh.data=x: not int"),
         (["--devices=9"], "there are 8 of cpu"),
+        (["--devices=8", "--batch=8"], "--batch=8 counts the sentences of --decode"),
+        (
+            ["--devices=8", "--decode=beam", "--config.decoding.beam_size=1"],
+            "--decode=beam: decoding.beam_size=1 is greedy; set --config.decoding.beam_size=4",
+        ),
+        (
+            ["--devices=8", "--decode=beam", "--length=1025"],
+            "--length=1025 must be between 2 and decoding.max_source_length=1024",
+        ),
+        (
+            ["--devices=8", "--decode=beam", "--length=64", "--batch=65"],
+            "decoding.tokens_per_batch=4096 holds 1 to 64 sentences of 64 tokens; set "
+            "--config.decoding.tokens_per_batch=4160",
+        ),
+        (["--devices=8", "--decode=beam", "--length=0"], "--length=0 must be between 2 and"),
+        (["--devices=8", "--decode=beam", "--batch=0"], "--batch=0: decoding.tokens_per_batch"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -153,6 +173,67 @@ def test_a_missing_file_is_named(capsys):
     assert "--config=nowhere.py: no such file" in capsys.readouterr().err
 
 
+def test_an_evaluation_has_the_same_table(config_file, compiled_programs, capsys):
+    flags = "--devices=8", "--evaluate", f"--kind={H100}", "--length=8"
+    assert main(["plan", f"--config={config_file}", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "\nbatch        128 x (8 + 8) tokens, 128 target tokens a device\n" in out
+    assert re.search(r"^  all-reduce +data +links +1 ", out, re.M)
+    assert re.search(r"^predicted    [\d.]+ ms, [\d,]+ target tokens/s; assumed: ", out, re.M)
+    assert "advice" not in out and "the network is the bound" not in out
+
+
+def test_a_search_is_shown_for_a_token_and_from_end_to_end(
+    config_file, compiled_programs, tmp_path, capsys
+):
+    flags = ["--devices=8", "--decode=beam", f"--kind={H100}", "--batch=20"]
+    flags += ["--config.decoding.beam_size=2", f"--hlo={tmp_path / 'search.hlo'}"]
+    assert main(["plan", f"--config={config_file}", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "while(" in (tmp_path / "search.hlo").read_text("utf-8")
+    lines = [line for line in out.split("\n") if line[:1] not in ("", " ")]
+    assert [line.partition("  ")[0] for line in lines] == [
+        "devices", "model", "search", "batch", "memory",
+        "a token of every hypothesis",
+        "compute", "traffic", "network", "bound", "predicted",
+        "the whole batch, if every sentence runs to the limit",
+        "compute", "traffic", "network", "bound", "predicted",
+    ]  # fmt: skip
+    assert "search       beam search, 2 beams" in lines
+    assert "batch        32 sentences of 16 tokens, at most 24 target tokens each" in lines
+    assert re.search(r"memory +[\d.]+ MiB of 74.5 GiB: .* \(the KV cache is [\d.]+ MiB\)", out)
+    found = re.findall(r"(a token|the batch) takes ([\d.]+) ms at least, ([\d,]+) target", out)
+    (token, whole) = [float(milliseconds) for _, milliseconds, _ in found]
+    assert whole > 20 * token
+
+
+def test_greedy_is_one_beam_whatever_is_configured(config_file, monkeypatch, capsys):
+    asked = []
+
+    def plan_decoding(run, shape, device_kind):
+        asked.append((run.config.decoding.beam_size, *shape))
+        raise InputError("enough")
+
+    monkeypatch.setattr(decoding_plan, "plan_decoding", plan_decoding)
+    arguments = ["plan", f"--config={config_file}", "--devices=8", "--decode=greedy"]
+    assert main(arguments) == 2
+    assert asked == [(1, 256, 16, 24, 1)]  # 4,096 tokens of decoding.tokens_per_batch
+
+
+def test_a_search_that_does_not_fit_is_refused_beside_its_table(
+    config_file, compiled_programs, monkeypatch, capsys
+):
+    tiny = find_chip(H100)._replace(memory=2**16)
+    monkeypatch.setattr("jaxformer.training.program_costs.find_chip", lambda kind: tiny)
+    arguments = [f"--config={config_file}", "--devices=8", "--decode=greedy", "--batch=8"]
+    assert main(["plan", *arguments]) == 2
+    out = capsys.readouterr().out
+    assert "\nthe whole batch" in out
+    assert out.endswith(
+        "of 0.1 MiB a device; set decoding.tokens_per_batch=2048 (now 4096), or use more devices\n"
+    )
+
+
 def test_unknown_speeds_are_not_guessed():
     plan = StepPlan(
         shape=BatchShape(4, 4, 8, 0), devices=8, needed=None, flops=1e9, accessed=1e6, kernels=[],
@@ -163,7 +244,7 @@ def test_unknown_speeds_are_not_guessed():
         config=types.SimpleNamespace(model=types.SimpleNamespace(dtype="float32")),
         abstract=types.SimpleNamespace(params={}),
     )
-    text = command.format_plan(run, plan)
+    text = format_plan(run, plan)
     assert "memory       unknown: the compiler does not tell\n" in text
     assert "network      0.0 MiB sent\n" in text
     assert text.endswith(

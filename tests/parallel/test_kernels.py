@@ -87,6 +87,54 @@ def test_kernels_by_kind():
     assert len(found) == 7
 
 
+FUSIONS = """HloModule jit_step
+
+%rows_of_a_view (table: f32[1000,4], ids: s32[8]) -> f32[8,4] {
+  %table = f32[1000,4]{1,0} parameter(0)
+  %ids = s32[8]{0} parameter(1)
+  %view = f32[10,100,4]{2,1,0} bitcast(%table)
+  ROOT %rows = f32[8,4]{1,0} gather(%view, %ids), offset_dims={1}
+}
+
+%two_updates (one: f32[100,4], two: f32[100,4], part: f32[8,4], at: s32[]) -> (f32[100,4], f32[50,8]) {
+  %one = f32[100,4]{1,0} parameter(0)
+  %two = f32[100,4]{1,0} parameter(1)
+  %part = f32[8,4]{1,0} parameter(2)
+  %at = s32[] parameter(3)
+  %first = f32[100,4]{1,0} dynamic-update-slice(%one, %part, %at)
+  %second = f32[100,4]{1,0} dynamic-update-slice(%two, %part, %at)
+  %flat = f32[50,8]{1,0} bitcast(%second)
+  ROOT %both = (f32[100,4]{1,0}, f32[50,8]{1,0}) tuple(%first, %flat)
+}
+
+%updated_and_read (whole: f32[100,4], part: f32[8,4], at: s32[]) -> f32[100] {
+  %whole = f32[100,4]{1,0} parameter(0)
+  %part = f32[8,4]{1,0} parameter(1)
+  %at = s32[] parameter(2)
+  %update = f32[100,4]{1,0} dynamic-update-slice(%whole, %part, %at)
+  ROOT %sums = f32[100]{0} reduce(%update, %at), dimensions={1}
+}
+
+ENTRY %main (x: f32[1000,4]) -> f32[100] {
+  %big = f32[1000,4]{1,0} parameter(0)
+  %which = s32[8]{0} parameter(1)
+  %cache = f32[100,4]{1,0} parameter(2)
+  %other = f32[100,4]{1,0} parameter(3)
+  %place = s32[] parameter(4)
+  %taken = f32[8,4]{1,0} fusion(%big, %which), kind=kLoop, calls=%rows_of_a_view
+  %written = (f32[100,4]{1,0}, f32[50,8]{1,0}) fusion(%cache, %other, %taken, %place), kind=kCustom, calls=%two_updates
+  ROOT %read = f32[100]{0} fusion(%cache, %taken, %place), kind=kInput, calls=%updated_and_read
+}
+"""  # noqa: E501
+
+
+def test_parts_are_seen_behind_bitcasts_and_in_tuples():
+    found = {kernel.kind: kernel.accessed for kernel in read_kernels(FUSIONS)}
+    assert found["loop fusion"] == ROWS + 8 * 4 + ROWS  # the rows, not the table
+    assert found["other fusion"] == ROWS + 4 + 2 * ROWS  # of both arrays the update alone
+    assert found["reduction"] == 100 * 4 * 4 + ROWS + 4 + 100 * 4  # all of what is updated is read
+
+
 def test_the_kind_with_most_bytes_comes_first():
     accessed = [kernel.accessed for kernel in read_kernels(PROGRAM)]
     assert accessed == sorted(accessed, reverse=True)

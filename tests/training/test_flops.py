@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.transformer import Transformer
-from jaxformer.training.flops import training_flops
+from jaxformer.training.flops import Flops, decoding_flops, forward_flops, training_flops
 
 SMALL = dict(
     vocab_size=10, num_encoder_layers=1, num_decoder_layers=2, d_model=4, d_ff=8, num_heads=2
@@ -46,3 +46,22 @@ def test_six_for_each_parameter_in_a_matrix_product(activation):
     parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes) if leaf.ndim == 2)
     scores = 2 * config.d_model * (4 + 2 * 4)
     assert training_flops(config, [1], [1]) == 6 * (parameters + scores)
+
+
+def test_a_forward_pass_by_hand():
+    found = forward_flops(TransformerConfig(**SMALL), [3], [2])
+    assert found == Flops(weights=2 * (3 * 192 + 2 * 360), attention=2 * 232)
+    assert found.times(0.5) == Flops(3 * 192 + 2 * 360, 232)
+    assert training_flops(TransformerConfig(**SMALL), [3], [2]) == 3 * found.total
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_decoding_to_the_limit_is_a_forward_pass_for_each_hypothesis(width):
+    config = TransformerConfig(**SMALL)
+    sizes = {"rows": 5, "source_length": 3, "max_length": 2, "width": width}
+    before, a_round = decoding_flops(config, **sizes)
+    assert before == Flops(weights=5 * 2 * 3 * 192, attention=5 * 4 * 4 * 9)
+    forward = forward_flops(config, [3] * 5, [2] * 5)
+    every = [b + 2 * r for b, r in zip(before, a_round, strict=True)]
+    expected = [b + width * (f - b) for b, f in zip(before, forward, strict=True)]
+    assert every == expected

@@ -14,18 +14,18 @@ from jaxformer.parallel.collectives import Collective
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.topology import find_chip
 from jaxformer.training import planning
-from jaxformer.training.flops import training_flops
+from jaxformer.training.flops import forward_flops, training_flops
 from jaxformer.training.memory import StepMemory, bytes_per_device, smallest_budget
 from jaxformer.training.planning import (
-    Seconds,
     StepPlan,
     advise,
-    check_mesh,
     loss_chunks,
+    plan_evaluation,
     plan_run,
     plan_step,
-    propose_mesh,
+    refuse_evaluation,
 )
+from jaxformer.training.program_costs import Seconds
 
 H100 = "NVIDIA H100 80GB HBM3"
 CONFIG = change(small_config("corpus", "cache"), tokenizer__vocab_size=352)
@@ -89,6 +89,31 @@ def test_a_cut_model_gathers_and_is_smaller(data_parallel, cut):
     assert plan.tokens == 128
 
 
+def test_an_evaluation_is_a_forward_pass_beside_the_whole_state(data_parallel):
+    run, step = data_parallel
+    plan = plan_evaluation(run, 8, H100)
+    assert plan.shape == step.shape
+    lengths = [8] * 128
+    assert plan.flops == forward_flops(run.config.model, lengths, lengths).total / 8
+    assert plan.needed.state == step.needed.state  # of training, which waits
+    assert [(one.kind, one.size, one.count) for one in plan.collectives] == [("all-reduce", 16, 1)]
+    assert plan.accessed < step.accessed / 2
+    assert "ENTRY" in plan.text
+    assert refuse_evaluation(run, plan) == []
+    small = dataclasses.replace(plan, chip=plan.chip._replace(memory=2**18))
+    (line,) = refuse_evaluation(run, small)
+    assert "of 0.2 MiB a device; set data.tokens_per_batch=512 (now 1024), use more" in line
+
+
+def test_an_evaluation_takes_the_batch_of_one_accumulated_part(data_parallel, monkeypatch):
+    run = planned(optimizer__accumulation_steps=4)
+    asked = []
+    monkeypatch.setattr(planning, "compile_evaluation", lambda run, shape: asked.append(shape))
+    monkeypatch.setattr(planning, "_read_plan", lambda *given, **more: more)
+    assert plan_evaluation(run, 8, H100) == {"forwards": 1, "chunks": 1}
+    assert asked == [BatchShape(8, 8, 32, 0)]
+
+
 def step_plan(**changes):
     """One all-reduce of 450 MB over 8 H100 on `data`: 1.75 ms; 989 GFLOP: 1 ms."""
     plan = StepPlan(
@@ -140,29 +165,6 @@ def test_advice_names_the_budget_and_the_devices():
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"mesh__data": 3}, "mesh.data=3 x mesh.fsdp=1 x mesh.tensor=1: does not fill 8 devices"),
-        (
-            {"mesh__tensor": 3},
-            "does not fill 8 devices; tensor=3 does not divide model.num_heads=2",
-        ),
-        ({"mesh__tensor": 4}, "tensor=4 does not divide model.num_heads=2; try"),
-        ({"model__d_model": 36, "mesh__fsdp": 8}, "fsdp=8 does not divide model.d_model=36"),
-        ({"model__d_ff": 63, "mesh__tensor": 2}, "tensor=2 does not divide model.d_ff=63"),
-    ],
-)
-def test_a_mesh_that_makes_no_sense_is_refused_with_one_that_does(changes, problem):
-    with pytest.raises(InputError) as refused:
-        planned(**changes)
-    message = str(refused.value)
-    assert problem in message
-    assert message.endswith(
-        "; try --config.mesh.data=-1 --config.mesh.fsdp=1 --config.mesh.tensor=1"
-    )
-
-
 def test_a_mesh_that_a_torus_does_not_have_is_refused(monkeypatch):
     def refuse(config, devices):
         raise NotImplementedError("no such axes")
@@ -170,18 +172,6 @@ def test_a_mesh_that_a_torus_does_not_have_is_refused(monkeypatch):
     monkeypatch.setattr(planning, "make_mesh", refuse)
     with pytest.raises(InputError, match="tensor=2 cannot be laid along .* 8 x cpu: no such axes"):
         planned(mesh__tensor=2)
-
-
-def test_fsdp_is_proposed_only_as_far_as_memory_asks_for_it(monkeypatch):
-    run = planned()
-    state = run.abstract
-    whole = bytes_per_device(state) + bytes_per_device(state.params)
-    chip = find_chip(H100)
-    for room, fsdp in ((2.0, 1), (1.9, 2), (0.51, 4), (0.1, 8)):
-        small = chip._replace(memory=room * whole)
-        monkeypatch.setattr(planning, "find_chip", lambda kind, small=small: small)
-        assert propose_mesh(run.config, state, jax.devices()).fsdp == fsdp
-    check_mesh(run.config, 8, MeshConfig())
 
 
 def test_the_smallest_budget_gives_each_part_a_row():
@@ -196,3 +186,9 @@ def test_rounds_of_the_loss_loop():
     assert loss_chunks(planned(training__loss_chunk_tokens=3000), 1000) == 1
     run = planned(training__loss_chunk_tokens=100, optimizer__accumulation_steps=2)
     assert loss_chunks(run, 1000) == 5
+
+
+def test_the_loss_loop_of_an_evaluation_knows_no_accumulation(monkeypatch):
+    monkeypatch.setattr(planning, "automatic_chunk_tokens", lambda *shape: 250)
+    run = planned(training__loss_chunk_tokens=100, optimizer__accumulation_steps=2)
+    assert loss_chunks(run, 1000, training=False) == 4
