@@ -125,8 +125,8 @@ def _for_every_token(params: dict, dtype: str, mesh: Mesh | None) -> dict:
     """Parameters as every token's products take them: in the dtype of the computation, and cut over
     `tensor` alone.
 
-    Said once before the search: left alone, XLA for GPUs converts the matrices again for every token,
-    and on several devices sends activations over `fsdp` for each.
+    Said once before the search: left alone, XLA for GPUs converts the matrices again for every
+    token, and on several devices sends activations over `fsdp` for each.
     """
     matrices = ("kernel", "embedding")
 

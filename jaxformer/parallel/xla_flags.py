@@ -16,8 +16,8 @@ XLA_FLAGS = {
     "cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"},
     # This pass uses the memory that is free: it puts the gradients' products off to the end of the
     # step and holds their inputs until then (base on 8 GPUs: 20.8 GB instead of 14.2, with
-    # model.remat 21.2 instead of 7.8), and yet hides no more of the messages than the order it finds.
-    # It runs whatever xla_gpu_enable_latency_hiding_scheduler says.
+    # model.remat 21.2 instead of 7.8). It hides no more messages than the order that it finds, and
+    # runs whatever xla_gpu_enable_latency_hiding_scheduler says.
     "gpu": {"xla_disable_hlo_passes": "latency-hiding-scheduler"},
     "tpu": {},
 }

@@ -175,7 +175,7 @@ def test_the_compilers_refusal_is_explained(beam, monkeypatch):
 
 
 def test_matrices_are_converted_once_and_not_for_every_token(monkeypatch):
-    """The program before XLA has seen it: XLA for CPUs moves conversions out of a loop by itself."""
+    """As XLA gets the program: XLA for CPUs moves conversions out of a loop by itself."""
     lowered = []
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda program: lowered.append(program))
     compile_decoding(planned(model__dtype="bfloat16"), SearchShape(8, 16, 24, 3))
