@@ -13,6 +13,7 @@ import argparse
 import collections
 import dataclasses
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,7 +39,11 @@ SEARCH_HEADER = [
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    start_jax(options.topologies)
+    tpus, gpus = by_platform(options.topologies)
+    if tpus and gpus:  # each compiler in a process of its own, with its own flags
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        return max(run_apart(given, topologies) for topologies in (gpus, tpus))
+    start_jax("tpu" if tpus else "gpu")
     from jaxformer.commands.config_files import run_config_file
     from jaxformer.errors import InputError
     from jaxformer.parallel.topology import absent_devices
@@ -85,13 +90,24 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def start_jax(topologies) -> None:
-    """Set what JAX must be told before it starts; it itself runs on the CPU."""
+def by_platform(topologies) -> tuple[list[str], list[str]]:
+    """Those of TPUs and those of GPUs."""
     from jaxformer.parallel.topology import is_tpu
+
+    return [t for t in topologies if is_tpu(t)], [t for t in topologies if not is_tpu(t)]
+
+
+def run_apart(given: list[str], topologies: list[str]) -> int:
+    """The same command for some of its topologies, in a process of its own; its exit status."""
+    command = [sys.executable, __file__, *given, "--topologies", *topologies]
+    return subprocess.run(command, check=False).returncode
+
+
+def start_jax(platform: str) -> None:
+    """Set what JAX must be told before it starts; it itself runs on the CPU."""
     from jaxformer.parallel.xla_flags import add_xla_flags
 
-    for platform in sorted({"tpu" if is_tpu(topology) else "gpu" for topology in topologies}):
-        add_xla_flags(os.environ, platform)
+    add_xla_flags(os.environ, platform)
     os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     import jax
 

@@ -20,7 +20,7 @@ def benchmark(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("plans_benchmark", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "start_jax", lambda topologies: None)
+    monkeypatch.setattr(module, "start_jax", lambda platform: None)
     monkeypatch.setattr("jaxformer.parallel.topology.absent_devices", devices)
     # The simulated devices have the figures of a GPU.
     for name, figure in (("find_chip", find_chip(H100)), ("peak_flops", 1e15)):
@@ -103,3 +103,20 @@ def test_bad_numbers_are_refused(benchmark, capsys):
     with pytest.raises(SystemExit):
         benchmark.main(["--sentences", "0"])
     assert "must be positive" in capsys.readouterr().err
+
+
+def test_gpus_and_tpus_are_compiled_for_in_processes_of_their_own(benchmark, monkeypatch):
+    commands = []
+
+    class Ended:
+        returncode = 1
+
+    def run(command, check):
+        commands.append(benchmark.parse_arguments(command[2:]))
+        return Ended
+
+    monkeypatch.setattr(benchmark.subprocess, "run", run)
+    topologies = ["--topologies", "h200:8", "v5e:4x4", "l4:1"]
+    assert benchmark.main(["--length=16", *topologies]) == 1
+    assert [one.topologies for one in commands] == [["h200:8", "l4:1"], ["v5e:4x4"]]
+    assert {one.length for one in commands} == {16}
