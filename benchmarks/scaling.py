@@ -24,7 +24,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["base", "big"])
     parser.add_argument("--chips", nargs="+", type=int, default=list(SLICES))
-    parser.add_argument("--meshes", nargs="+", default=["data", "fsdp"])
+    parser.add_argument(
+        "--meshes",
+        nargs="+",
+        default=["data", "fsdp", "axis"],
+        help="data, fsdp over all chips, or fsdp over one axis of the slice and data over the other",
+    )
     args = parser.parse_args()
     os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     from jaxformer.parallel.backend import configure_backend
@@ -46,7 +51,13 @@ def row(model: str, chips: int, mesh: str) -> str:
     from jaxformer.training.memory import format_bytes
     from jaxformer.training.planning import plan_run, plan_step
 
-    axes = MeshConfig() if mesh == "data" else MeshConfig(data=1, fsdp=-1)
+    side = int(SLICES[chips].rpartition("x")[2])
+    axes = {
+        "data": MeshConfig(),
+        "fsdp": MeshConfig(data=1, fsdp=-1),
+        "axis": MeshConfig(fsdp=side),
+    }[mesh]
+    name = f"data={chips // side} fsdp={side}" if mesh == "axis" else f"{mesh}={chips}"
     config = Config(
         model=TransformerConfig.preset(model, dtype="bfloat16", scan_layers=True),
         data=DataConfig(max_length=LENGTH, tokens_per_batch=TOKENS * chips),
@@ -61,7 +72,7 @@ def row(model: str, chips: int, mesh: str) -> str:
         kinds[one.kind] = kinds.get(one.kind, 0.0) + one.sent
     parts = ", ".join(f"{kind} {format_bytes(sent)}" for kind, sent in kinds.items())
     return (
-        f"| {model} | {chips} | {mesh}={chips} | {format_bytes(plan.needed.state)} | "
+        f"| {model} | {chips} | {name} | {format_bytes(plan.needed.state)} | "
         f"{format_bytes(sum(kinds.values()))} | {parts} | "
         f"{plan.enough_tokens(run.mesh):,.0f} tokens |"
     )
