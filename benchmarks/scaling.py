@@ -28,7 +28,7 @@ def main() -> int:
         "--meshes",
         nargs="+",
         default=["data", "fsdp", "axis"],
-        help="data, fsdp over all chips, or fsdp over one axis of the slice and data over the other",
+        help="fsdp: over all chips; axis: fsdp over one axis of the slice, data over the rest",
     )
     args = parser.parse_args()
     os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
