@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
+from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.shares import BatchShare
 
 AXES = ("data", "fsdp", "tensor")
@@ -34,6 +37,31 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"not fill {len(devices)} devices; set one axis to -1 and the others to a divisor"
         )
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def undivided(model: TransformerConfig, *, fsdp: int, tensor: int) -> list[str]:
+    """What of a model the axes of a mesh do not divide, one text each: they would not cut it."""
+    sizes = (
+        ("fsdp", fsdp, "d_model", model.d_model),
+        ("tensor", tensor, "num_heads", model.num_heads),
+        ("tensor", tensor, "d_ff", model.d_ff),
+    )
+    return [
+        f"{axis}={parts} does not divide model.{name}={size}"
+        for axis, parts, name, size in sizes
+        if size % parts
+    ]
+
+
+def check_divides(model: TransformerConfig, mesh: Mesh) -> None:
+    """Raise `InputError` if `fsdp` or `tensor` does not divide what it is to cut."""
+    fsdp, tensor = mesh.shape["fsdp"], mesh.shape["tensor"]
+    if problems := undivided(model, fsdp=fsdp, tensor=tensor):
+        raise InputError(
+            f"mesh.{', mesh.'.join(problems)}; set mesh.data=-1, mesh.fsdp="
+            f"{math.gcd(fsdp, model.d_model)} and mesh.tensor="
+            f"{math.gcd(tensor, model.num_heads, model.d_ff)}"
+        )
 
 
 def batch_parts(mesh: Mesh) -> int:

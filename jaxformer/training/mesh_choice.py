@@ -9,6 +9,7 @@ import jax
 
 from jaxformer.config import Config, MeshConfig
 from jaxformer.errors import InputError
+from jaxformer.parallel.mesh import undivided
 from jaxformer.parallel.topology import find_chip
 from jaxformer.training.state import TrainState
 
@@ -48,12 +49,7 @@ def check_mesh(config: Config, devices: int, proposed: MeshConfig) -> None:
         fsdp, tensor = max(mesh.fsdp, 1), max(mesh.tensor, 1)
     else:
         fsdp, tensor = (devices // fixed if s == -1 else s for s in (mesh.fsdp, mesh.tensor))
-    if model.d_model % fsdp:
-        problems.append(f"fsdp={fsdp} does not divide model.d_model={model.d_model}")
-    if model.num_heads % tensor:
-        problems.append(f"tensor={tensor} does not divide model.num_heads={model.num_heads}")
-    if model.d_ff % tensor:
-        problems.append(f"tensor={tensor} does not divide model.d_ff={model.d_ff}")
+    problems += undivided(model, fsdp=fsdp, tensor=tensor)
     if problems:
         raise InputError(f"{describe_axes(mesh)}: {'; '.join(problems)}; try {flags(proposed)}")
 

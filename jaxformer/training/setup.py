@@ -25,7 +25,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.bleu import make_bleu
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
 from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
-from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
+from jaxformer.parallel.mesh import batch_parts, check_divides, describe_mesh, make_mesh
 from jaxformer.storage.identity import Identity, identify
 from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
@@ -144,6 +144,7 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")  # hours before its use
     workdir = Workdir(path)
     mesh = make_mesh(config.mesh)
+    check_divides(config.model, mesh)
     with first_process_first():  # who prepares a TFDS data set
         source = make_source(config.data, config.seed)
     source.fingerprint = functools.cache(source.fingerprint)  # large texts are read once for it

@@ -4,7 +4,8 @@ from jax.sharding import AxisType
 
 from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
-from jaxformer.parallel.mesh import batch_parts, describe_mesh, make_mesh
+from jaxformer.model_config import TransformerConfig
+from jaxformer.parallel.mesh import batch_parts, check_divides, describe_mesh, make_mesh
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,27 @@ def test_sizes_that_do_not_fill_the_devices_are_refused(sizes):
 def test_impossible_sizes_are_refused(sizes):
     with pytest.raises(InputError, match="at most one of them -1"):
         MeshConfig(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "model", "problem", "repair"),
+    [
+        ({"fsdp": 8}, {"d_model": 36}, "fsdp=8 does not divide model.d_model=36", (4, 1)),
+        ({"tensor": 4}, {"num_heads": 2}, "tensor=4 does not divide model.num_heads=2", (1, 2)),
+        ({"tensor": 8}, {"d_ff": 60}, "tensor=8 does not divide model.d_ff=60", (1, 2)),
+    ],
+)
+def test_an_axis_that_would_cut_nothing_is_refused(sizes, model, problem, repair):
+    whole = {"d_model": 64, "num_heads": 2, "d_ff": 64}
+    mesh = make_mesh(MeshConfig(**sizes))
+    with pytest.raises(InputError) as refused:
+        check_divides(TransformerConfig(**whole | model), mesh)
+    fsdp, tensor = repair
+    for words in (problem, f"mesh.fsdp={fsdp} ", f"mesh.tensor={tensor}"):
+        assert words in str(refused.value)
+    check_divides(
+        TransformerConfig(**whole | model), make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor))
+    )
 
 
 def test_description():

@@ -47,3 +47,9 @@ def test_a_warm_up_that_outlasts_the_run_is_said(config, tmp_path):
     for steps, there in ((20, True), (21, False)):
         run = prepare_run(change(config, training__num_steps=steps), tmp_path / f"run {steps}")
         assert (said.format(steps) in describe_run(run)) == there
+
+
+def test_a_mesh_that_would_not_cut_the_model_is_refused_as_plan_refuses_it(config, tmp_path):
+    with pytest.raises(InputError, match=r"mesh.tensor=4 does not divide model.num_heads=2"):
+        prepare_run(change(config, mesh__tensor=4), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
