@@ -34,6 +34,8 @@ LONGEST = (
     "test_bad_input.py",
 )
 
+LEFT_OUT = ("fault", "browser", "accelerator", "real_size")  # kinds that run by themselves
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -50,7 +52,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Say which kinds of tests the expression of -m left out."""
-    left_out = [name for name in ("fault", "browser") if f"not {name}" in config.option.markexpr]
+    left_out = [name for name in LEFT_OUT if f"not {name}" in config.option.markexpr]
     if left_out:
         run = ", ".join(f"pytest -m {name}" for name in left_out)
         terminalreporter.write_line(f"left out: tests marked {' and '.join(left_out)} ({run})")
