@@ -94,25 +94,31 @@ class TokenizerConfig:
             )
 
 
+# Their functions, under the same names: `OPTIMIZERS` of training/optimizer.py.
+OPTIMIZER_NAMES = ("adam", "adamw", "adafactor", "lion", "muon")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The optimizer and the learning rate schedule."""
 
-    name: str = "adam"  # adam; muon: the layers' matrices by Muon, all else by Adam
+    # adam; adamw: the same, and weight_decay may not be 0; adafactor: factored second moments, no
+    # first; lion: signs, one moment; muon: the layers' matrices by Muon, all else by Adam
+    name: str = "adam"
     schedule: str = "paper"  # paper (5.3), inverse_sqrt, cosine, constant; all warm up linearly
     learning_rate: float = 1.0  # peak; for schedule=paper the factor before d_model^-0.5
     warmup_steps: int = 4000
-    b1: float = 0.9
-    b2: float = 0.98
-    epsilon: float = 1e-9
+    b1: float = 0.9  # of Adam and Lion
+    b2: float = 0.98  # of Adam and Lion
+    epsilon: float = 1e-9  # of Adam
     momentum: float = 0.95  # of Muon
-    weight_decay: float = 0.0  # decoupled, on matrices only; 0: off
+    weight_decay: float = 0.0  # decoupled (AdamW's), on matrices only; 0: off
     clip_norm: float = 0.0  # of the global gradient; 0: off
     accumulation_steps: int = 1  # parts that a batch is worked in, one after another
     ema_decay: float = 0.0  # moving average of the parameters, used to evaluate; 0: off
 
     def __post_init__(self):
-        check_choice("optimizer.name", self.name, ("adam", "muon"))
+        check_choice("optimizer.name", self.name, OPTIMIZER_NAMES)
         check_choice(
             "optimizer.schedule", self.schedule, ("paper", "inverse_sqrt", "cosine", "constant")
         )
@@ -126,6 +132,11 @@ class OptimizerConfig:
         check_range("optimizer.clip_norm", self.clip_norm, 0.0)
         check_range("optimizer.accumulation_steps", self.accumulation_steps, 1)
         check_range("optimizer.ema_decay", self.ema_decay, 0.0, 0.99999)
+        if self.name == "adamw" and not self.weight_decay:
+            raise InputError(
+                f"optimizer.weight_decay={self.weight_decay}: name='adamw' is Adam with decoupled "
+                "weight decay; set optimizer.weight_decay=0.01, or take name='adam'"
+            )
         if self.schedule in ("paper", "inverse_sqrt") and self.warmup_steps < 1:
             raise InputError(
                 f"optimizer.warmup_steps={self.warmup_steps}: schedule={self.schedule!r} falls as "

@@ -89,6 +89,8 @@ def test_vocabularies():
         (DataConfig, dict(workers=-1), "data.workers=-1 must be at least 0"),
         (OptimizerConfig, dict(warmup_steps=0),
          "optimizer.warmup_steps=0: schedule='paper' falls"),
+        (OptimizerConfig, dict(name="adamw"),
+         "optimizer.weight_decay=0.0: name='adamw' is Adam with decoupled weight decay; set "),
         (OptimizerConfig, dict(epsilon=0.0), "optimizer.epsilon=0.0 must be between 1e-30 and 1"),
         (OptimizerConfig, dict(learning_rate=float("inf")),
          "optimizer.learning_rate=inf must be finite and at least 0"),

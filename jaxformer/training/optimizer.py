@@ -1,4 +1,4 @@
-"""Adam (paper 5.3), Muon, and the learning rate schedules."""
+"""The optimizers (Adam is the paper's, 5.3) and the learning rate schedules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import optax
 
 from jaxformer.config import OptimizerConfig
 from jaxformer.parallel.sharding import path_name
+
+# Arrays of optimizer states that belong to no parameter; every device holds them whole.
+CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
+FACTORED_SIZE = 128  # sides of the smallest matrix whose second moment Adafactor factors
 
 
 def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> optax.Schedule:
@@ -49,19 +53,22 @@ def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> o
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """Clipping, Adam or Muon, decoupled weight decay on matrices, learning rate.
+    """Clipping, an optimizer of `OPTIMIZERS`, decoupled weight decay on matrices, learning rate.
+
+    With u the optimizer's update of a parameter p, `p - rate (u + weight_decay p)`: the decay takes
+    no part in the moments (Loshchilov & Hutter 2019).
 
     Its `update` takes the bool scalar `finite` as well: where it is false, the moments come back as
     they were; the updates and the counts of such a step are not to be used.
     """
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    steps.append(_unless_skipped(lambda decay: _scale_by_moments(config, decay)))
+    steps.append(OPTIMIZERS[config.name](config))
     if config.weight_decay:
         steps.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
     return optax.chain(*steps, optax.scale_by_learning_rate(schedule))
 
 
-def _unless_skipped(make) -> optax.GradientTransformationExtraArgs:
+def _skip_by_rates(make) -> optax.GradientTransformationExtraArgs:
     """The transformation `make(decay)`, where `decay` maps the decay rates of its moments.
 
     With `finite` false a gradient counts as 0 and a rate as 1: `(1 - 1) 0 + 1 m` is m. A select
@@ -78,11 +85,72 @@ def _unless_skipped(make) -> optax.GradientTransformationExtraArgs:
     return optax.GradientTransformationExtraArgs(make(lambda rate: rate).init, update)
 
 
-def _scale_by_moments(config: OptimizerConfig, decay) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam(b1=decay(config.b1), b2=decay(config.b2), eps=config.epsilon)
-    if config.name == "adam":
-        return adam
-    return optax.partition({"muon": _scale_by_muon(config, decay), "adam": adam}, _rule_of_each)
+def _skip_by_select(
+    transformation: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Any transformation; where `finite` is false, its whole state comes back as it was.
+
+    It needs to know nothing of the state, and reads all of it once more: next to nothing where the
+    state is small, as Adafactor's is. For moments of the parameters' size see `_skip_by_rates`.
+    """
+
+    def update(gradients, state, params=None, *, finite=None, **_):
+        updates, changed = transformation.update(gradients, state, params)
+        return updates, changed if finite is None else optax.tree.where(finite, changed, state)
+
+    return optax.GradientTransformationExtraArgs(transformation.init, update)
+
+
+def _adam(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Adam (Kingma & Ba 2015): `m / (sqrt(v) + epsilon)` of the corrected moments
+    `m <- b1 m + (1 - b1) g` and `v <- b2 v + (1 - b2) g^2`."""
+    return _skip_by_rates(lambda decay: _scale_by_adam(config, decay))
+
+
+def _scale_by_adam(config: OptimizerConfig, decay) -> optax.GradientTransformation:
+    return optax.scale_by_adam(b1=decay(config.b1), b2=decay(config.b2), eps=config.epsilon)
+
+
+def _lion(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Lion (Chen et al. 2023, arXiv:2302.06675, algorithm 2): `sign(b1 m + (1 - b1) g)`, and then
+    `m <- b2 m + (1 - b2) g`."""
+    return _skip_by_rates(lambda decay: optax.scale_by_lion(b1=config.b1, b2=decay(config.b2)))
+
+
+def _adafactor(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235), without a first moment.
+
+    The second moment of a matrix with both sides of `FACTORED_SIZE` or more is kept as means over
+    its rows and its columns, `r_i` and `c_j`: `v_ij = r_i c_j / mean(r)` (algorithm 4). That of
+    other arrays is kept whole. The decay rate of update t is `1 - t^-0.8` (7.2), and `1e-30` is
+    added to squared gradients. The update `g / sqrt(v)` is divided by `max(1, rms)` (6). Steps
+    relative to the parameters' size (8) are left out: the schedule alone gives the learning rate.
+    """
+    del config  # the paper's constants
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=FACTORED_SIZE)
+    return _skip_by_select(optax.chain(factored, _clip_each_by_rms()))
+
+
+def _clip_each_by_rms() -> optax.GradientTransformation:
+    """Each array over `max(1, rms)` of it; each of the scanned layers by itself."""
+
+    def clip(path, update):
+        first = 1 if "/layers/" in path_name(path) else 0
+        axes = tuple(range(first, update.ndim))
+        rms = jnp.sqrt(jnp.mean(jnp.square(update), axis=axes, keepdims=True))
+        return update / jnp.maximum(1.0, rms)
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(clip, updates))
+
+
+def _muon(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Muon for the matrices of the layers, Adam for all else."""
+
+    def make(decay):
+        adam = _scale_by_adam(config, decay)
+        return optax.partition({"muon": _scale_by_muon(config, decay), "adam": adam}, _rule_of_each)
+
+    return _skip_by_rates(make)
 
 
 def _scale_by_muon(config: OptimizerConfig, decay) -> optax.GradientTransformation:
@@ -121,3 +189,14 @@ def _is_matrix(params):
     return jax.tree_util.tree_map_with_path(
         lambda path, _: path_name(path).endswith(("kernel", "embedding")), params
     )
+
+
+# Each function takes the configuration and gives a transformation whose `update` takes `finite`:
+# made by `_skip_by_rates`, or by `_skip_by_select`, which fits any.
+OPTIMIZERS = {
+    "adam": _adam,
+    "adamw": _adam,
+    "adafactor": _adafactor,
+    "lion": _lion,
+    "muon": _muon,
+}

@@ -11,9 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated
-
-# Arrays of optimizer states that belong to no parameter: every device holds them whole.
-CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
+from jaxformer.training.optimizer import CONSTANTS
 
 
 class TrainState(NamedTuple):
@@ -38,25 +36,43 @@ class TrainState(NamedTuple):
 
 
 def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
-    """Shardings of a state: moments and averages live where their parameters do."""
-    by_path = {
-        path_name(path): sharding
-        for path, sharding in jax.tree_util.tree_leaves_with_path(
-            parameter_shardings(abstract.params, mesh)
-        )
-    }
+    """Shardings of a state: moments and averages live where their parameters do.
 
-    def sharding(path, leaf):
-        name = path_name(path)
-        for start in range(len(path)):
-            candidate = path_name(path[start:])
-            if candidate in by_path and leaf.ndim:
-                return by_path[candidate]
-        if leaf.ndim and path_name(path[-1:]) not in CONSTANTS:
-            raise ValueError(f"no parameter matches the state array {name!r} {leaf.shape}")
-        return replicated(mesh)
+    Whatever the optimizer, a part of its state with an entry for each parameter is found by its
+    structure, as by `optax.tree_map_params`. An array of its parameter's shape lives where the
+    parameter lives; one of another shape, such as Adafactor's means of rows and columns, is whole
+    on every device, as are scalars.
 
-    return jax.tree_util.tree_map_with_path(sharding, abstract)
+    Raises:
+      ValueError: an array belongs to no parameter, and `CONSTANTS` does not name it.
+    """
+    by_parameter, whole = parameter_shardings(abstract.params, mesh), replicated(mesh)
+    structure = jax.tree.structure(abstract.params)
+
+    def has_entries(node) -> bool:
+        try:
+            structure.flatten_up_to(node)
+        except ValueError:
+            return False
+        return True
+
+    def place_entry(parameter, sharding, entry):  # which is empty where an optimizer leaves one out
+        return jax.tree.map(lambda x: sharding if x.shape == parameter.shape else whole, entry)
+
+    def place(path, node):
+        if has_entries(node):
+            return jax.tree.map(place_entry, abstract.params, by_parameter, node)
+        if node.ndim and path_name(path[-1:]) not in CONSTANTS:
+            name = path_name(path)
+            raise ValueError(f"no parameter matches the state array {name!r} {node.shape}")
+        return whole
+
+    return TrainState(
+        step=whole,
+        params=by_parameter,
+        opt_state=jax.tree_util.tree_map_with_path(place, abstract.opt_state, is_leaf=has_entries),
+        ema_params=None if abstract.ema_params is None else by_parameter,
+    )
 
 
 def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
@@ -82,8 +98,8 @@ def keep_unless(finite: jax.Array, new, old):
 def keep_counts_unless(finite: jax.Array, new, old):
     """The optimizer state `new`, its counts as in `old` if `finite` is false.
 
-    Adam's count, of its bias correction, is of updates done; that of the learning rate schedule is
-    of steps, and goes on. The moments are the optimizer's own affair, see `make_optimizer`.
+    An optimizer's count, of Adam's bias correction say, is of updates done; that of the learning
+    rate schedule is of steps, and goes on. Arrays are left to the optimizer, see `make_optimizer`.
     """
 
     def select(changed, kept):
