@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxformer.ops.argument_checks import check_same_dtype, check_shape
+from jaxformer.ops.differentiation import plain_derivatives_wanted, with_backward_pass
 
 # Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere so
 # much that adding to the table's gradient, once a chunk, costs little beside the logits.
@@ -33,11 +34,11 @@ def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:
     return max(1 << max(tokens, 1).bit_length() - 1, 2 * d_model)
 
 
-@jax.custom_vjp
 def project_to_vocabulary(hidden: jax.Array, table: jax.Array) -> jax.Array:
     """Logits `hidden table^T` in float32, whatever the dtype of the arguments.
 
-    The products of the backward pass take the gradient in the dtype of `hidden`.
+    The products of the backward pass take the gradient in the dtype of `hidden`. Forward mode:
+    inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       hidden: `[..., D]`.
@@ -51,11 +52,15 @@ def project_to_vocabulary(hidden: jax.Array, table: jax.Array) -> jax.Array:
     """
     check_shape("table", table, (None, hidden.shape[-1]), "[V, D]")
     check_same_dtype("table", table, "hidden", hidden)
+    return _project(hidden, table)
+
+
+def _logits(hidden, table):
     return jnp.einsum("...D,VD->...V", hidden, table, preferred_element_type=jnp.float32)
 
 
 def _project_forward(hidden, table):
-    return project_to_vocabulary(hidden, table), (hidden, table)
+    return _logits(hidden, table), (hidden, table)
 
 
 def _project_backward(saved, gradient):
@@ -65,7 +70,7 @@ def _project_backward(saved, gradient):
     return jnp.einsum("...V,VD->...D", gradient, table), of_table.astype(table.dtype)
 
 
-project_to_vocabulary.defvjp(_project_forward, _project_backward)
+_project = with_backward_pass(_logits, _project_forward, _project_backward)
 
 
 def chunked_loss_sums(
@@ -83,6 +88,10 @@ def chunked_loss_sums(
     The gradient is computed beside the sums, so that each chunk's logits exist once and are gone
     with the chunk: `chunk_tokens * V` floats instead of `B T V`. Tokens of weight 0 are put last,
     and chunks without any other token are not computed at all.
+
+    Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`, where all logits exist
+    at once and every sum has a gradient. Outside, the gradient has a forward derivative
+    (`jax.hessian`) but no backward one, since the number of chunks is not known when traced.
 
     Args:
       loss_fn: `(logits [C, ..., V] float32, arguments [C]) -> sums`, float32 scalars by name; the
@@ -103,6 +112,8 @@ def chunked_loss_sums(
         `chunk_tokens` is not a positive integer.
     """
     _check_arguments(hidden, table, arguments, chunk_tokens)
+    if plain_derivatives_wanted():
+        return _sums_at_once(loss_fn, hidden, table, arguments)
 
     def local_sums(hidden, table, arguments):
         return _run_chunks(loss_fn, chunk_tokens, hidden, table, arguments, with_gradient=False)
@@ -154,6 +165,12 @@ def _check_arguments(hidden, table, arguments: dict, chunk_tokens: int) -> None:
         raise ValueError(f"arguments={sorted(arguments)} lack 'weights'; give 1 for each token")
     for name, array in arguments.items():
         check_shape(f"arguments[{name!r}]", array, hidden.shape[:2], "[B, T]")
+
+
+def _sums_at_once(loss_fn, hidden, table, arguments: dict):
+    """The sums as JAX differentiates them: without the loop, which has no derivative backward."""
+    logits = project_to_vocabulary(hidden.reshape(-1, *hidden.shape[2:]), table)
+    return loss_fn(logits, {name: value.reshape(-1) for name, value in arguments.items()})
 
 
 def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gradient: bool):

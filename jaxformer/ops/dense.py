@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.ops.argument_checks import check_same_dtype, check_shape
+from jaxformer.ops.differentiation import with_backward_pass
 
 
-@jax.custom_vjp
 def dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`y = x W`.
 
     Its gradients are `dy W^T` and `x^T dy`, each one matrix product on arrays as they lie; the
     derivative that JAX finds by itself gives `(dy^T x)^T`, for which XLA copies `dy` transposed.
+    Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       x: `[..., D]`.
@@ -27,18 +28,22 @@ def dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """
     check_shape("kernel", kernel, (x.shape[-1], None), "[D, F]")
     check_same_dtype("kernel", kernel, "x", x)
+    return _dense(x, kernel)
+
+
+def _product(x, kernel):
     return jnp.einsum("...D,DF->...F", x, kernel)
 
 
-def _dense_forward(x, kernel):
-    return dense(x, kernel), (x, kernel)
+def _forward(x, kernel):
+    return _product(x, kernel), (x, kernel)
 
 
-def _dense_backward(saved, gradient):
+def _backward(saved, gradient):
     x, kernel = saved
     of_x = jnp.einsum("...F,DF->...D", gradient, kernel)
     rows = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
     return of_x, jax.lax.dot_general(*rows, (((0,), (0,)), ((), ())))
 
 
-dense.defvjp(_dense_forward, _dense_backward)
+_dense = with_backward_pass(_product, _forward, _backward)

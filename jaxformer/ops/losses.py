@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.ops.argument_checks import check_integers, check_shape
+from jaxformer.ops.differentiation import with_backward_pass
 
 
 class TokenLosses(NamedTuple):
@@ -49,16 +49,13 @@ def shift_right(targets: jax.Array, bos_id: int, positions: jax.Array | None = N
     return shifted if positions is None else jnp.where(positions == 0, bos_id, shifted)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _token_losses(logits, targets, label_smoothing):
-    return _token_losses_forward(logits, targets, label_smoothing)[0]
-
-
+@jax.custom_jvp
 def _max_and_sum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Both over the last axis.
 
     As one reduction they read `x` once; XLA for GPUs does not merge them by itself. On a CPU one
-    reduction takes twice as long as two.
+    reduction takes twice as long as two. The tangent of the maximum is left out: it cancels in
+    `log sum exp`, and JAX's own for one reduction is a tree of slices.
     """
 
     def separately(x):
@@ -73,6 +70,16 @@ def _max_and_sum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         )
 
     return jax.lax.platform_dependent(x, cuda=in_one_pass, default=separately)
+
+
+@_max_and_sum.defjvp
+def _max_and_sum_tangents(primals, tangents):
+    highest, total = _max_and_sum(*primals)
+    return (highest, total), (jnp.zeros_like(highest), jnp.sum(tangents[0], axis=-1))
+
+
+def _smoothed_losses(logits, targets, label_smoothing):
+    return _token_losses_forward(logits, targets, label_smoothing)[0]
 
 
 def _token_losses_forward(logits, targets, label_smoothing):
@@ -100,7 +107,9 @@ def _token_losses_backward(label_smoothing, saved, gradients):
     return (gradient - jnp.where(is_target, at_target, 0.0)).astype(logits.dtype), None
 
 
-_token_losses.defvjp(_token_losses_forward, _token_losses_backward)
+_token_losses = with_backward_pass(
+    _smoothed_losses, _token_losses_forward, _token_losses_backward, nondiff_argnums=(2,)
+)
 
 
 def label_smoothed_cross_entropy(
@@ -110,6 +119,7 @@ def label_smoothed_cross_entropy(
 
     `loss = logsumexp(z) - (1 - eps) z[target] - eps mean(z)`: eps is spread over all V pieces, the
     target included. No one-hot array is made, forward or backward. Float32 whatever the logits'.
+    Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       logits: floating `[..., V]`.
@@ -130,8 +140,7 @@ def label_smoothed_cross_entropy(
     return _token_losses(logits, targets, label_smoothing)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _two_pass_losses(logits, targets, label_smoothing, alpha):
+def _divided_losses(logits, targets, label_smoothing, alpha):
     return _two_pass_losses_forward(logits, targets, label_smoothing, alpha)[0]
 
 
@@ -171,7 +180,9 @@ def _two_pass_losses_backward(label_smoothing, alpha, saved, gradients):
     return both.astype(logits.dtype), None
 
 
-_two_pass_losses.defvjp(_two_pass_losses_forward, _two_pass_losses_backward)
+_two_pass_losses = with_backward_pass(
+    _divided_losses, _two_pass_losses_forward, _two_pass_losses_backward, nondiff_argnums=(2, 3)
+)
 
 
 def two_pass_cross_entropy(
@@ -182,6 +193,7 @@ def two_pass_cross_entropy(
     `loss = (L_p + L_q) / 2 + alpha / 4 (KL(p | q) + KL(q | p))`, the paper's halved, with L of
     `label_smoothed_cross_entropy` and `KL(p | q) = sum_v p_v (log p_v - log q_v)` in nats; `nll`
     and `correct` are means of the two passes.
+    Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       logits: floating `[..., 2, V]`.
