@@ -102,9 +102,7 @@ OPTIMIZER_NAMES = ("adam", "adamw", "adafactor", "lion", "muon")
 class OptimizerConfig:
     """The optimizer and the learning rate schedule."""
 
-    # adam; adamw: the same, and weight_decay may not be 0; adafactor: factored second moments, no
-    # first; lion: signs, one moment; muon: the layers' matrices by Muon, all else by Adam
-    name: str = "adam"
+    name: str = "adam"  # adam; adamw (needs weight_decay); adafactor; lion; muon (layers' matrices)
     schedule: str = "paper"  # paper (5.3), inverse_sqrt, cosine, constant; all warm up linearly
     learning_rate: float = 1.0  # peak; for schedule=paper the factor before d_model^-0.5
     warmup_steps: int = 4000
