@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxformer.parallel.collectives import SHARE_SENT
 from jaxformer.parallel.hlo_text import (
     RUNS_OTHERS,
     Instruction,
@@ -25,7 +26,6 @@ NO_KERNEL = (
     "after-all", "bitcast", "constant", "get-tuple-element", "opt-barrier", "parameter",
     "partition-id", "replica-id", "tuple", "copy-done", "async-done", "async-update",
 )  # fmt: skip
-COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 READS_A_PART = ("dynamic-slice", "gather", "slice")
 
 
@@ -85,7 +85,7 @@ def read_kernels(text: str, *, starts: Sequence[str] = (), unknown_trips: int = 
 
 def kernel_kind(line: Instruction) -> str:
     """What an instruction of a GPU program is, in words."""
-    if line.opcode.removesuffix("-start") in COLLECTIVES:
+    if line.opcode.removesuffix("-start") in SHARE_SENT:
         return "collective"
     if line.opcode == "custom-call":
         target = re.search(r'custom_call_target="([^"]+)"', line.rest)

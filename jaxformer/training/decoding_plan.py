@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -26,7 +24,11 @@ from jaxformer.parallel.hlo_text import called, open_loops, read_computations
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import batch_sharding
 from jaxformer.training.flops import Flops, decoding_flops
-from jaxformer.training.memory import bytes_per_device, format_bytes
+from jaxformer.training.memory import (
+    advise_when_out_of_memory,
+    bytes_per_device,
+    format_bytes,
+)
 from jaxformer.training.planning import BOS_ID, EOS_ID, PAD_ID, PlannedRun
 from jaxformer.training.program_costs import Costs, ProgramReader
 
@@ -152,7 +154,7 @@ def plan_decoding(run: PlannedRun, shape: SearchShape, device_kind: str) -> Deco
     Raises:
       InputError: the compiler finds that the search does not fit into memory.
     """
-    with _explain_out_of_memory(run.config.decoding):
+    with advise_when_out_of_memory(smaller_search(run.config.decoding)):
         compiled = compile_decoding(run, shape)
     model, count = run.config.model, run.mesh.size
     reader = ProgramReader(compiled, run.mesh, model.dtype, device_kind)
@@ -229,17 +231,3 @@ def smaller_search(config: DecodingConfig) -> str:
     if config.beam_size > 1:
         smaller += f", decoding.beam_size below {config.beam_size}"
     return f"{smaller}, or use more devices"
-
-
-@contextlib.contextmanager
-def _explain_out_of_memory(config: DecodingConfig) -> Iterator[None]:
-    """Turn XLA's RESOURCE_EXHAUSTED into an `InputError` that says what to change."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"the device ran out of memory ({reason}); {smaller_search(config)}"
-        ) from error

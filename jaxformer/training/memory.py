@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,21 +213,25 @@ def smaller_batches(config: Config, tokens: int | None, smallest: int) -> str:
     return f"{budget}, or keep the batch with {', or '.join(keeping)}" if keeping else budget
 
 
-@contextlib.contextmanager
-def explain_out_of_memory(config: Config, mesh: Mesh) -> Iterator[None]:
-    """Turn XLA's RESOURCE_EXHAUSTED into an `InputError` that says what to change."""
+def explain_out_of_memory(config: Config, mesh: Mesh) -> AbstractContextManager[None]:
+    """Turn XLA's RESOURCE_EXHAUSTED in training into an `InputError` that says what to change."""
     half, smallest = config.data.tokens_per_batch // 2, smallest_budget(config, mesh)
+    return advise_when_out_of_memory(
+        f"{smaller_batches(config, half if half >= smallest else None, smallest)}; "
+        "if it was evaluating, lower decoding.tokens_per_batch"
+    )
+
+
+@contextlib.contextmanager
+def advise_when_out_of_memory(advice: str) -> Iterator[None]:
+    """Turn XLA's RESOURCE_EXHAUSTED into an `InputError` with `advice` on what to change."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"the device ran out of memory ({reason}); "
-            f"{smaller_batches(config, half if half >= smallest else None, smallest)}; "
-            "if it was evaluating, lower decoding.tokens_per_batch"
-        ) from error
+        raise InputError(f"the device ran out of memory ({reason}); {advice}") from error
 
 
 def format_bytes(count: int) -> str:
