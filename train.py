@@ -20,7 +20,7 @@ from jaxformer.config import Config
 from jaxformer.errors import InputError
 from jaxformer.files.outcome import exit_status
 from jaxformer.files.streams import log_streams
-from jaxformer.parallel.launch import FLAGS, launch_of
+from jaxformer.runtime.launch import FLAGS, launch_of
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pocket.py"
 _CONFIG = config_flags.DEFINE_config_file(
@@ -83,8 +83,8 @@ def main(_: list[str]) -> int:
 
 def run() -> int:
     """Train as the flags say; returns the exit status."""
-    from jaxformer.parallel import distributed
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime import distributed
+    from jaxformer.runtime.backend import configure_backend
     from jaxformer.training.loop import train
 
     config = Config.from_dict(_CONFIG.value.to_dict())

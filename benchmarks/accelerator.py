@@ -75,7 +75,7 @@ class Training:
         from jaxformer.parallel.mesh import make_mesh
         from jaxformer.parallel.sharding import shard_batch
         from jaxformer.tasks.translation import Translation
-        from jaxformer.training.memory import program_memory
+        from jaxformer.training.checks.memory import program_memory
         from jaxformer.training.program import TrainingProgram
 
         mesh = make_mesh(MeshConfig())
@@ -125,8 +125,8 @@ def measure(options: argparse.Namespace, model_name: str, length: int) -> Iterat
     """Lines of the table for one model and bucket."""
     import jax
 
-    from jaxformer.parallel.device_peaks import peak_flops
-    from jaxformer.training.flops import training_flops
+    from jaxformer.models.flops import training_flops
+    from jaxformer.runtime.device_peaks import peak_flops
 
     rows = max(options.tokens // length, jax.device_count())
     batch = draw_batch(rows, length)
@@ -204,7 +204,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
 
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime.backend import configure_backend
 
     configure_backend()
     import jax

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     start_jax("tpu" if tpus else "gpu")
     from jaxformer.commands.config_files import run_config_file
     from jaxformer.errors import InputError
-    from jaxformer.parallel.topology import absent_devices
+    from jaxformer.planning.topology import absent_devices
 
     print(header(SEARCH_HEADER if options.decode else STEP_HEADER), flush=True)
     left_out = False
@@ -92,7 +92,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def by_platform(topologies) -> tuple[list[str], list[str]]:
     """Those of TPUs and those of GPUs."""
-    from jaxformer.parallel.topology import is_tpu
+    from jaxformer.planning.topology import is_tpu
 
     return [t for t in topologies if is_tpu(t)], [t for t in topologies if not is_tpu(t)]
 
@@ -105,13 +105,13 @@ def run_apart(given: list[str], topologies: list[str]) -> int:
 
 def start_jax(platform: str) -> None:
     """Set what JAX must be told before it starts; it itself runs on the CPU."""
-    from jaxformer.parallel.xla_flags import add_xla_flags
+    from jaxformer.runtime.xla_flags import add_xla_flags
 
     add_xla_flags(os.environ, platform)
     os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     import jax
 
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime.backend import configure_backend
 
     jax.config.update("jax_platforms", "cpu")
     configure_backend()
@@ -133,7 +133,7 @@ def adapt(values: dict, options: argparse.Namespace):
 def step_rows(name: str, config, devices, kind: str, options: argparse.Namespace):
     """The row of a train step; of as many tokens as fit, halved from `options.tokens` on."""
     from jaxformer.errors import InputError
-    from jaxformer.training.planning import plan_run, plan_step
+    from jaxformer.planning.step_plan import plan_run, plan_step
 
     tokens = options.tokens or TOKENS * 512 // max(config.model.d_model, 512)
     while True:
@@ -166,8 +166,8 @@ def step_rows(name: str, config, devices, kind: str, options: argparse.Namespace
 
 def search_rows(name: str, config, devices, kind: str, options: argparse.Namespace):
     """A row for each search and number of sentences."""
-    from jaxformer.training.decoding_plan import plan_decoding, search_shape
-    from jaxformer.training.planning import plan_run
+    from jaxformer.planning.decoding_plan import plan_decoding, search_shape
+    from jaxformer.planning.step_plan import plan_run
 
     for beams in SEARCHES:
         for sentences in options.sentences:
@@ -194,7 +194,7 @@ def search_rows(name: str, config, devices, kind: str, options: argparse.Namespa
 
 
 def size(count: float) -> str:
-    from jaxformer.training.memory import format_bytes
+    from jaxformer.training.checks.memory import format_bytes
 
     return format_bytes(count) if count >= 2**16 else f"{count:,.0f} B"
 

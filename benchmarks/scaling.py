@@ -32,7 +32,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime.backend import configure_backend
 
     configure_backend()
     print("\n".join(HEADER), flush=True)
@@ -47,9 +47,9 @@ def row(model: str, chips: int, mesh: str) -> str:
     """One line of the table, from a compiled step."""
     from jaxformer.config import Config, DataConfig, MeshConfig, TokenizerConfig
     from jaxformer.model_config import TransformerConfig
-    from jaxformer.parallel.topology import tpu_devices
-    from jaxformer.training.memory import format_bytes
-    from jaxformer.training.planning import plan_run, plan_step
+    from jaxformer.planning.step_plan import plan_run, plan_step
+    from jaxformer.planning.topology import tpu_devices
+    from jaxformer.training.checks.memory import format_bytes
 
     side = int(SLICES[chips].rpartition("x")[2])
     axes = {

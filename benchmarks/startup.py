@@ -53,7 +53,7 @@ def start_training(config_file: str, workdir: str, started: float) -> None:
     watch = Stopwatch(started)
 
     from jaxformer.config import Config
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime.backend import configure_backend
     from jaxformer.training import loop, recorder, setup
 
     values = runpy.run_path(config_file)["get_config"]().to_dict()

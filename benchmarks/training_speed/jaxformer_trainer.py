@@ -62,9 +62,9 @@ def prepare_step(
     import jax
 
     from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
-    from jaxformer.parallel.backend import configure_backend
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.parallel.sharding import shard_batch
+    from jaxformer.runtime.backend import configure_backend
     from jaxformer.tasks.translation import Translation
     from jaxformer.training.program import TrainingProgram
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from jaxformer.config import LENGTH_PENALTIES, DecodingConfig, MeshConfig
 from jaxformer.errors import InputError, check_range
-from jaxformer.parallel.launch import add_process_arguments
+from jaxformer.runtime.launch import add_process_arguments
 
 
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:

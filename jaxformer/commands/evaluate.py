@@ -16,7 +16,7 @@ from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
 from jaxformer.files.inputs import require_shared
 from jaxformer.files.outputs import check_output, open_output
-from jaxformer.parallel.launch import launch_of
+from jaxformer.runtime.launch import launch_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.evaluation.bleu import make_bleu
-    from jaxformer.parallel.backend import configure_backend
-    from jaxformer.parallel.distributed import is_first_process, job, several_processes
+    from jaxformer.runtime.backend import configure_backend
+    from jaxformer.runtime.distributed import is_first_process, job, several_processes
     from jaxformer.storage.checkpoint import resolve_checkpoint
     from jaxformer.storage.workdir import Workdir
 

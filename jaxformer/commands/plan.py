@@ -14,7 +14,7 @@ from jaxformer.commands.file_names import OutputName
 from jaxformer.config import Config, field_types
 from jaxformer.errors import InputError
 from jaxformer.files.outputs import check_output, open_output
-from jaxformer.parallel.launch import Launch
+from jaxformer.runtime.launch import Launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if args.hlo is not None:
         check_output(args.hlo, "step.hlo", flag="--hlo")
     devices = find_devices(args)
-    from jaxformer.parallel.distributed import job
-    from jaxformer.training.planning import plan_run
+    from jaxformer.planning.step_plan import plan_run
+    from jaxformer.runtime.distributed import job
 
     planned = plan_run(config, devices)
     plan = plan_search if args.decode else plan_loss if args.evaluate else plan_update
@@ -101,8 +101,8 @@ class Outcome(NamedTuple):
 def plan_update(args: argparse.Namespace, run) -> Outcome:
     """The train step."""
     from jaxformer.commands.plan_tables import format_plan
-    from jaxformer.training.memory import smallest_budget
-    from jaxformer.training.planning import advise, plan_step
+    from jaxformer.planning.step_plan import advise, plan_step
+    from jaxformer.training.checks.memory import smallest_budget
 
     config, refused = run.config, []
     smallest = smallest_budget(config, run.mesh)
@@ -123,7 +123,7 @@ def plan_update(args: argparse.Namespace, run) -> Outcome:
 def plan_loss(args: argparse.Namespace, run) -> Outcome:
     """The loss sums of an evaluation during training."""
     from jaxformer.commands.plan_tables import format_plan
-    from jaxformer.training.planning import plan_evaluation, refuse_evaluation
+    from jaxformer.planning.step_plan import plan_evaluation, refuse_evaluation
 
     kind = announce(args, run)
     plan = plan_evaluation(run, args.length or run.config.data.max_length, kind)
@@ -133,7 +133,7 @@ def plan_loss(args: argparse.Namespace, run) -> Outcome:
 def plan_search(args: argparse.Namespace, run) -> Outcome:
     """The search of a batch of translations."""
     from jaxformer.commands.plan_tables import format_decoding
-    from jaxformer.training.decoding_plan import plan_decoding, refuse_decoding, search_shape
+    from jaxformer.planning.decoding_plan import plan_decoding, refuse_decoding, search_shape
 
     config = run.config
     length = args.length
@@ -187,7 +187,7 @@ def check_mode(args: argparse.Namespace, config: Config) -> None:
 
 def check_kind(args: argparse.Namespace) -> None:
     """Raise `InputError` unless `--kind` names GPUs of known speed, for `--devices`."""
-    from jaxformer.parallel.topology import CHIPS, find_chip
+    from jaxformer.planning.topology import CHIPS, find_chip
 
     if args.kind is None:
         return
@@ -202,8 +202,8 @@ def check_kind(args: argparse.Namespace) -> None:
 
 def find_devices(args: argparse.Namespace) -> list[Any]:
     """What to compile for; starts JAX."""
-    from jaxformer.parallel.topology import absent_devices, is_tpu, present_devices
-    from jaxformer.parallel.xla_flags import add_xla_flags
+    from jaxformer.planning.topology import absent_devices, is_tpu, present_devices
+    from jaxformer.runtime.xla_flags import add_xla_flags
 
     if args.topology:
         # Another device's compiler must not get the flags of the processor that it runs on.
@@ -211,7 +211,7 @@ def find_devices(args: argparse.Namespace) -> list[Any]:
         os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     import jax
 
-    from jaxformer.parallel.backend import configure_backend
+    from jaxformer.runtime.backend import configure_backend
 
     if args.topology:
         jax.config.update("jax_platforms", "cpu")

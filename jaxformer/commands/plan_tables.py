@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from jaxformer.parallel.mesh import describe_mesh
-from jaxformer.parallel.topology import wire
-from jaxformer.training.decoding_plan import DecodingPlan
-from jaxformer.training.memory import format_bytes
-from jaxformer.training.planning import PlannedRun, StepPlan
-from jaxformer.training.program_costs import (
+from jaxformer.planning.decoding_plan import DecodingPlan
+from jaxformer.planning.program_costs import (
     ATTENTION_SHARE,
     MEMORY_SHARE,
     PRODUCT_SHARE,
     Costs,
 )
+from jaxformer.planning.step_plan import PlannedRun, StepPlan
+from jaxformer.planning.topology import wire
+from jaxformer.training.checks.memory import format_bytes
 from jaxformer.training.setup import count_parameters
 
 UNKNOWN = "unknown: no published figures of this device; name one with --kind"

@@ -27,7 +27,7 @@ from jaxformer.files.inputs import (
     standard_input,
 )
 from jaxformer.files.outputs import check_output, open_output
-from jaxformer.parallel.launch import launch_of
+from jaxformer.runtime.launch import launch_of
 
 CHUNK_LINES = 4096  # read, translated and written at a time
 
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.decoding.translator import Translator
-    from jaxformer.parallel import distributed
-    from jaxformer.parallel.backend import configure_backend
     from jaxformer.parallel.mesh import make_mesh
+    from jaxformer.runtime import distributed
+    from jaxformer.runtime.backend import configure_backend
     from jaxformer.storage.workdir import Workdir
 
     configured = Workdir(Path(args.workdir)).load_config().decoding
@@ -96,7 +96,7 @@ def translate_lines(translator, lines: Iterator[str], output: TextIO, args, tota
     """Translate a stream chunk by chunk, in order, with a progress bar for files."""
     from tqdm import tqdm
 
-    from jaxformer.parallel.distributed import is_first_process
+    from jaxformer.runtime.distributed import is_first_process
 
     quiet = total is None or not (sys.stderr.isatty() and is_first_process())
     with tqdm(total=total, desc="translating", unit="line", disable=quiet) as bar:

@@ -17,7 +17,7 @@ from jaxformer.commands.file_names import InputName, OutputName
 from jaxformer.errors import InputError
 from jaxformer.files.inputs import read_lines
 from jaxformer.files.outputs import check_output, open_output
-from jaxformer.parallel.launch import launch_of
+from jaxformer.runtime.launch import launch_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxformer.decoding.translator import Translator
-    from jaxformer.parallel import distributed
-    from jaxformer.parallel.backend import configure_backend
     from jaxformer.parallel.mesh import make_mesh
+    from jaxformer.runtime import distributed
+    from jaxformer.runtime.backend import configure_backend
     from jaxformer.storage.checkpoint import resolve_checkpoint
     from jaxformer.storage.workdir import Workdir
     from jaxformer.visualization.page import render_page

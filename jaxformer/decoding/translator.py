@@ -22,7 +22,6 @@ from jaxformer.decoding.search_shape import batch_rows, length_limit, most_sente
 from jaxformer.decoding.strategies import BeamSearch, Greedy
 from jaxformer.errors import InputError
 from jaxformer.models.transformer import Transformer
-from jaxformer.parallel.distributed import is_first_process
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import (
     BATCH_AXES,
@@ -31,6 +30,7 @@ from jaxformer.parallel.sharding import (
     place_like_parameters,
     shard_rows,
 )
+from jaxformer.runtime.distributed import is_first_process
 from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
 from jaxformer.storage.identity import check_checkpoint
 from jaxformer.storage.workdir import Workdir

@@ -20,7 +20,6 @@ from jaxformer.data.sources import Source
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.bleu import CorpusScores, corpus_scores
-from jaxformer.parallel.distributed import first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, batch_share
 from jaxformer.parallel.sharding import (
     batch_sharding,
@@ -28,6 +27,7 @@ from jaxformer.parallel.sharding import (
     replicated,
     shard_batch,
 )
+from jaxformer.runtime.distributed import first_process_first, is_first_process
 from jaxformer.tasks.translation import Translation
 
 

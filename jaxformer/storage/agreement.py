@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxformer.errors import InputError
-from jaxformer.parallel.distributed import gather, is_first_process
+from jaxformer.runtime.distributed import gather, is_first_process
 
 __all__ = ["ask_first_process", "is_first_process"]
 

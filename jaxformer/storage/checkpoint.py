@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxformer.errors import InputError
-from jaxformer.parallel.distributed import barrier
+from jaxformer.runtime.distributed import barrier
 from jaxformer.storage.agreement import ask_first_process, is_first_process
 from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
 from jaxformer.storage.file_trees import make_folder, reason

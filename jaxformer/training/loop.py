@@ -16,19 +16,20 @@ from jaxformer.config import Config, TrainingConfig
 from jaxformer.data.loader import BatchLoader
 from jaxformer.evaluation.evaluate import Evaluation
 from jaxformer.files.streams import log_streams
-from jaxformer.parallel import distributed
 from jaxformer.parallel.mesh import batch_share
+from jaxformer.runtime import distributed
 from jaxformer.storage.checkpoint import Checkpointer
 from jaxformer.storage.lock import WorkdirLock
-from jaxformer.training.memory import check_memory, explain_out_of_memory
+from jaxformer.training.checks.memory import check_memory, explain_out_of_memory
+from jaxformer.training.guards.rollback import roll_back
+from jaxformer.training.guards.signals import StopSignals
+from jaxformer.training.guards.watchdog import Watchdog
 from jaxformer.training.metrics import MetricsWriter, Progress, format_seconds, log
 from jaxformer.training.prefetch import DeviceBatches
 from jaxformer.training.profiling import StepTrace
 from jaxformer.training.recorder import Recorder
 from jaxformer.training.resume import record_changes, resumed_changes
-from jaxformer.training.rollback import roll_back
 from jaxformer.training.setup import Run, describe_run, prepare_run
-from jaxformer.training.signals import StopSignals
 from jaxformer.training.state import TrainState
 from jaxformer.training.validation import (
     Selection,
@@ -37,7 +38,6 @@ from jaxformer.training.validation import (
     format_evaluation,
     resumed_selection,
 )
-from jaxformer.training.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)

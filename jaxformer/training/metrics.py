@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxformer.parallel.distributed import is_first_process
+from jaxformer.runtime.distributed import is_first_process
 from jaxformer.storage.metrics_file import MetricsLine, read_lines
 from jaxformer.storage.workdir import write_atomically
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.evaluation.evaluate import summarize
-from jaxformer.parallel.device_peaks import peak_flops
-from jaxformer.training.flops import training_flops
+from jaxformer.models.flops import training_flops
+from jaxformer.runtime.device_peaks import peak_flops
+from jaxformer.training.guards.spikes import Spike, SpikeDetector
 from jaxformer.training.metrics import Interval, IntervalSums, MetricsWriter, Progress, log
 from jaxformer.training.setup import Run
-from jaxformer.training.spikes import Spike, SpikeDetector
 from jaxformer.training.state import TrainState
 
 MEASURED_PAIRS = 1_000_000  # of a larger corpus, evenly spread, tell the mean FLOPs of a token

@@ -24,12 +24,12 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bleu import make_bleu
 from jaxformer.evaluation.evaluate import EvaluationSet, Evaluator
-from jaxformer.parallel.distributed import barrier, first_process_first, is_first_process
 from jaxformer.parallel.mesh import batch_parts, check_divides, describe_mesh, make_mesh
+from jaxformer.runtime.distributed import barrier, first_process_first, is_first_process
 from jaxformer.storage.identity import Identity, identify
 from jaxformer.storage.workdir import Workdir
 from jaxformer.tasks.translation import Translation
-from jaxformer.training.attention_check import check_attention
+from jaxformer.training.checks.attention_check import check_attention
 from jaxformer.training.metrics import HELD_OUT, log
 from jaxformer.training.program import TrainingProgram
 from jaxformer.training.resume import Origin

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.evaluation.evaluate import Evaluation
-from jaxformer.parallel.distributed import is_first_process
+from jaxformer.runtime.distributed import is_first_process
 from jaxformer.storage.changes import Change
 from jaxformer.storage.checkpoint import HIGHER_IS_BETTER, load_params, resolve_checkpoint
 from jaxformer.storage.workdir import write_atomically

@@ -52,7 +52,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(platform: str) -> None:
-    from jaxformer.parallel.xla_flags import add_xla_flags
+    from jaxformer.runtime.xla_flags import add_xla_flags
 
     add_xla_flags(os.environ, platform)
     os.environ["JAXFORMER_XLA_FLAGS"] = "off"  # nobody adds those of the processor that it runs on

@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("accelerator.program_checks")
 
 from accelerator.known_defects import known_defect  # noqa: E402
 
-from jaxformer.parallel.xla_flags import CUDA_PLUGINS  # noqa: E402
+from jaxformer.runtime.xla_flags import CUDA_PLUGINS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"gpu": CUDA_PLUGINS, "tpu": ("libtpu",)}

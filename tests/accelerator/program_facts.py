@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterator
 
-from jaxformer.parallel.collectives import SHARE_SENT, Collective, read_group
-from jaxformer.parallel.hlo_text import Instruction, operands, read_computations
+from jaxformer.planning.collectives import SHARE_SENT, Collective, read_group
+from jaxformer.planning.hlo_text import Instruction, operands, read_computations
 
 PRODUCTS = ("dot", "convolution")  # a TPU's products are convolutions
 # Custom calls by a name or a target: cuDNN's attention on a GPU, splash on a TPU.

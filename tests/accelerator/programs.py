@@ -22,10 +22,10 @@ from jaxformer.data.batching import BatchShape
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import with_shardings
-from jaxformer.parallel.topology import absent_devices
-from jaxformer.training.decoding_plan import compile_decoding, search_shape
-from jaxformer.training.memory import abstract_batch, bytes_per_device
-from jaxformer.training.planning import PlannedRun, compile_evaluation, compile_step, plan_run
+from jaxformer.planning.decoding_plan import compile_decoding, search_shape
+from jaxformer.planning.step_plan import PlannedRun, compile_evaluation, compile_step, plan_run
+from jaxformer.planning.topology import absent_devices
+from jaxformer.training.checks.memory import abstract_batch, bytes_per_device
 
 # Of all sizes here only the rows are multiples of 7: by such an axis activations are known.
 ROW_MARKER = 7

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxformer.training.flops import training_flops
+from jaxformer.models.flops import training_flops
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -20,7 +20,7 @@ def benchmark(monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerator", module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "VOCAB_SIZE", 200)
-    monkeypatch.setattr("jaxformer.parallel.backend.configure_backend", lambda: None)
+    monkeypatch.setattr("jaxformer.runtime.backend.configure_backend", lambda: None)
     return module
 
 

@@ -8,7 +8,7 @@ import pytest
 from training_run import write_config_file
 
 from jaxformer.errors import InputError
-from jaxformer.parallel.topology import find_chip
+from jaxformer.planning.topology import find_chip
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "plans.py"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -21,11 +21,11 @@ def benchmark(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "start_jax", lambda platform: None)
-    monkeypatch.setattr("jaxformer.parallel.topology.absent_devices", devices)
+    monkeypatch.setattr("jaxformer.planning.topology.absent_devices", devices)
     # The simulated devices have the figures of a GPU.
     for name, figure in (("find_chip", find_chip(H100)), ("peak_flops", 1e15)):
         monkeypatch.setattr(
-            f"jaxformer.training.program_costs.{name}", lambda *names, figure=figure: figure
+            f"jaxformer.planning.program_costs.{name}", lambda *names, figure=figure: figure
         )
     return module
 
@@ -63,8 +63,8 @@ def test_a_row_for_each_topology_and_a_word_for_those_left_out(
 
 
 def test_the_batch_is_halved_until_it_fits(benchmark, config_file, monkeypatch, capsys):
-    from jaxformer.training import planning
-    from jaxformer.training.memory import StepMemory
+    from jaxformer.planning import step_plan as planning
+    from jaxformer.training.checks.memory import StepMemory
 
     asked = []
 

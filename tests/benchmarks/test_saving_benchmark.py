@@ -21,7 +21,7 @@ def saving(monkeypatch):
 
 
 def test_every_other_interval_begins_with_a_save(saving, tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxformer.parallel.backend.configure_backend", lambda: None)
+    monkeypatch.setattr("jaxformer.runtime.backend.configure_backend", lambda: None)
     shape = type(saving.SHAPES["tiny"])(1, 16, 32, 2, 40, 8, 4)
     without, with_save, blocking, size = saving.measure(shape, tmp_path, 3, 2)
     assert len(without) == len(with_save) == len(blocking) == 2

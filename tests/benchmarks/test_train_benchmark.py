@@ -42,7 +42,7 @@ def test_shapes_are_the_presets(part, name):
 
 def test_jaxformer_side_trains(part, monkeypatch):
     trainer_module = part("jaxformer_trainer")
-    monkeypatch.setattr("jaxformer.parallel.backend.configure_backend", lambda: None)
+    monkeypatch.setattr("jaxformer.runtime.backend.configure_backend", lambda: None)
     trainer = trainer_module.prepare_jaxformer(part("shapes").Shape(1, 16, 32, 2, 40, 8, 4))
     # 40 x 16 embeddings, three attentions, two feed-forwards, five norms
     assert trainer.parameters == 640 + 3 * 4 * (16**2 + 16) + 2 * (2 * 16 * 32 + 48) + 5 * 32

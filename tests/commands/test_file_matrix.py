@@ -42,7 +42,7 @@ def places(small_run, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def backend(monkeypatch):
     """The backend of the tests is left as it is."""
-    monkeypatch.setattr("jaxformer.parallel.backend.configure_backend", lambda: None)
+    monkeypatch.setattr("jaxformer.runtime.backend.configure_backend", lambda: None)
 
 
 def call(words):

@@ -13,12 +13,12 @@ from jaxformer.commands.plan_tables import format_plan
 from jaxformer.config import MeshConfig
 from jaxformer.data.batching import BatchShape
 from jaxformer.errors import InputError
-from jaxformer.parallel.collectives import Collective
 from jaxformer.parallel.mesh import make_mesh
-from jaxformer.parallel.topology import find_chip
-from jaxformer.training import decoding_plan, planning
-from jaxformer.training.memory import StepMemory
-from jaxformer.training.planning import StepPlan
+from jaxformer.planning import decoding_plan, step_plan
+from jaxformer.planning.collectives import Collective
+from jaxformer.planning.step_plan import StepPlan
+from jaxformer.planning.topology import find_chip
+from jaxformer.training.checks.memory import StepMemory
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -26,7 +26,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 @pytest.fixture
 def config_file(tmp_path, monkeypatch):
     """A small run; the backend of the tests is left as it is."""
-    monkeypatch.setattr("jaxformer.parallel.backend.configure_backend", lambda: None)
+    monkeypatch.setattr("jaxformer.runtime.backend.configure_backend", lambda: None)
     return write_config_file(tmp_path / "small.py", tmp_path / "corpus", tmp_path / "cache")
 
 
@@ -44,7 +44,7 @@ def without_compiler(monkeypatch):
             network_seconds=[1.75e-3], peak=989.5e12, chip=find_chip(H100),
         )  # fmt: skip
 
-    monkeypatch.setattr(planning, "plan_step", plan_step)
+    monkeypatch.setattr(step_plan, "plan_step", plan_step)
     return asked
 
 
@@ -120,7 +120,7 @@ def test_a_slice_is_compiled_for_with_the_tpu_compiler(
         asked.append((topology, command.os.environ["JAX_PLATFORMS"]))
         return jax.devices()
 
-    monkeypatch.setattr("jaxformer.parallel.topology.tpu_devices", devices)
+    monkeypatch.setattr("jaxformer.planning.topology.tpu_devices", devices)
     assert main(["plan", f"--config={config_file}", "--topology=v5e:2x4"]) == 0
     assert asked == [("v5e:2x4", "cpu")]
     assert command.os.environ["JAXFORMER_XLA_FLAGS"] == "off"
@@ -224,7 +224,7 @@ def test_a_search_that_does_not_fit_is_refused_beside_its_table(
     config_file, compiled_programs, monkeypatch, capsys
 ):
     tiny = find_chip(H100)._replace(memory=2**16)
-    monkeypatch.setattr("jaxformer.training.program_costs.find_chip", lambda kind: tiny)
+    monkeypatch.setattr("jaxformer.planning.program_costs.find_chip", lambda kind: tiny)
     arguments = [f"--config={config_file}", "--devices=8", "--decode=greedy", "--batch=8"]
     assert main(["plan", *arguments]) == 2
     out = capsys.readouterr().out

@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
 from jaxformer.model_config import TransformerConfig
-from jaxformer.parallel.collectives import read_collectives
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import (
     batch_sharding,
@@ -19,6 +18,7 @@ from jaxformer.parallel.sharding import (
     parameter_shardings,
     replicated,
 )
+from jaxformer.planning.collectives import read_collectives
 from jaxformer.tasks.translation import Translation
 from jaxformer.training.program import TrainingProgram
 

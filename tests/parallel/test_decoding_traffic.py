@@ -8,10 +8,10 @@ import pytest
 
 from jaxformer.config import Config, DecodingConfig, MeshConfig, TokenizerConfig
 from jaxformer.model_config import TransformerConfig
-from jaxformer.parallel.collectives import read_collectives
-from jaxformer.training.decoding_plan import compile_decoding, search_loop, search_shape
-from jaxformer.training.memory import bytes_per_device
-from jaxformer.training.planning import plan_run
+from jaxformer.planning.collectives import read_collectives
+from jaxformer.planning.decoding_plan import compile_decoding, search_loop, search_shape
+from jaxformer.planning.step_plan import plan_run
+from jaxformer.training.checks.memory import bytes_per_device
 
 MODEL = TransformerConfig(
     num_encoder_layers=1, num_decoder_layers=1, d_model=32, d_ff=64, num_heads=8

@@ -15,7 +15,7 @@ from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
 from jaxformer.tasks.translation import Translation
-from jaxformer.training.memory import bytes_per_device
+from jaxformer.training.checks.memory import bytes_per_device
 from jaxformer.training.program import TrainingProgram
 from jaxformer.training.state import state_shardings
 

@@ -277,7 +277,7 @@ def test_a_run_tells_its_memory_and_speed_and_makes_a_profile(
 def test_too_little_memory_ends_a_start_before_anything_is_made(
     small_run, one_device, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("jaxformer.training.memory.device_memory", lambda device: 1000)
+    monkeypatch.setattr("jaxformer.training.checks.memory.device_memory", lambda device: 1000)
     with pytest.raises(InputError, match="which has 0.0 MiB: .*lower data.max_length"):
         train(small_run.config, tmp_path)
     assert list_steps(tmp_path / "checkpoints") == []

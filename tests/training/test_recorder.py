@@ -10,10 +10,10 @@ import pytest
 
 from jaxformer.config import Config, TrainingConfig
 from jaxformer.model_config import TransformerConfig
-from jaxformer.training.flops import training_flops
+from jaxformer.models.flops import training_flops
+from jaxformer.training.guards.spikes import Spike
 from jaxformer.training.metrics import Progress
 from jaxformer.training.recorder import Recorder
-from jaxformer.training.spikes import Spike
 
 MODEL = TransformerConfig.preset("tiny", vocab_size=50, dtype="bfloat16")
 
