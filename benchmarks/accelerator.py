@@ -111,13 +111,13 @@ def check_use(model: TransformerConfig, rows: int, length: int) -> str:
     import jax
 
     from jaxformer.ops.attention_choice import choose, current_backend
-    from jaxformer.ops.attention_structure import model_structures
+    from jaxformer.ops.attention_mask import model_masks
 
     array = jax.ShapeDtypeStruct((rows, length, model.num_heads, model.head_dim), model.dtype)
-    structure = model_structures(inputs_lengths=jax.ShapeDtypeStruct((rows,), np.int32)).encoder
+    attention_mask = model_masks(inputs_lengths=jax.ShapeDtypeStruct((rows,), np.int32)).encoder
     backend = current_backend()._replace(unplaced=False)
     return choose(
-        model.attention_implementation, backend, array, array, structure, strict=True
+        model.attention_implementation, backend, array, array, attention_mask, strict=True
     ).implementation
 
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")
     folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
-    source, role = open_source(args, config)
+    source, split = open_source(args, config)
     configure_backend()
     with job(launch_of(args)):
         if args.output is not None and is_first_process():
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             for flag in ("source", "reference"):
                 if getattr(args, flag) is not None:
                     require_shared(getattr(args, flag), f"--{flag}")
-        result = measure(args, config, workdir, folder, source, role)
+        result = measure(args, config, workdir, folder, source, split)
         if not is_first_process():
             return 0
         sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(args: argparse.Namespace, config, workdir, folder: Path, source, role: str):
+def measure(args: argparse.Namespace, config, workdir, folder: Path, source, split: str):
     """The `Evaluation` of the checkpoint in `folder`, on all devices of the job."""
     from jaxformer.data.tokenizers import load_tokenizers
     from jaxformer.decoding.translator import abstract_params
@@ -93,26 +93,28 @@ def measure(args: argparse.Namespace, config, workdir, folder: Path, source, rol
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract)
     return evaluator.measure(
         load_params(folder, abstract),
-        evaluator.load(source, role),
+        evaluator.load(source, split),
         decoding_config(args, config.decoding),
         tokenize=args.tokenize,
         lowercase=args.lowercase,
-        description=f"translating {role}",
+        description=f"translating {split}",
     )
 
 
 def open_source(args: argparse.Namespace, config):
-    """The source that holds the sentences, and their role in it."""
+    """The source that holds the sentences, and their split in it."""
     from jaxformer.data.sources import make_source
     from jaxformer.data.text_files import FilePair
 
     if args.source is not None:
         return FilePair(args.source, args.reference), "test"
     source = make_source(config.data, config.seed)
-    role = "test" if args.split is None else args.split
-    if role not in source.roles:
-        raise InputError(f"--split={role} is not in the data; there are: {', '.join(source.roles)}")
-    return source, role
+    split = "test" if args.split is None else args.split
+    if split not in source.splits:
+        raise InputError(
+            f"--split={split} is not in the data; there are: {', '.join(source.splits)}"
+        )
+    return source, split
 
 
 def format_text(result) -> str:

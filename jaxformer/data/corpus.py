@@ -124,7 +124,7 @@ class TokenizedCorpus:
 
 def prepare_corpus(
     source: Any,
-    role: str,
+    split: str,
     source_tokenizer: Any,
     target_tokenizer: Any,
     config: DataConfig,
@@ -132,11 +132,11 @@ def prepare_corpus(
     filters: bool,
     progress: bool,
 ) -> TokenizedCorpus:
-    """Tokenise the pairs of `role` once, or map them from the cache if that was done before.
+    """Tokenise the pairs of `split` once, or map them from the cache if that was done before.
 
     Args:
-      source: has `pairs(role)`, `fingerprint(role)` and `describe(role)`.
-      role: train, validation or test.
+      source: has `pairs(split)`, `fingerprint(split)` and `describe(split)`.
+      split: train, validation or test.
       source_tokenizer, target_tokenizer: have `encode(lines)`, `vocab_size`, `eos_id` and
         `fingerprint`; one object may serve both sides.
       config: max_length and max_length_ratio of the filters, and cache_dir.
@@ -150,8 +150,8 @@ def prepare_corpus(
     limits = (config.max_length, config.max_length_ratio) if filters else (0, 0.0)
     identity = {
         "format": FORMAT_VERSION,
-        "source": source.fingerprint(role),
-        "role": role,
+        "source": source.fingerprint(split),
+        "role": split,
         "tokenizers": [
             [tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eos_id]
             for tokenizer in (source_tokenizer, target_tokenizer)
@@ -171,10 +171,10 @@ def prepare_corpus(
         tokenizers = source_tokenizer, target_tokenizer
         with progress_bar(progress) as bar:
             report = write_arrays(
-                building, source.pairs(role), tokenizers, filters, limits, bar.update
+                building, source.pairs(split), tokenizers, filters, limits, bar.update
             )
-        check_unchanged(source, role, identity["source"])
-        check_not_empty(report, source.describe(role), role)
+        check_unchanged(source, split, identity["source"])
+        check_not_empty(report, source.describe(split), split)
         write_manifest(building, identity, dataclasses.asdict(report), ARRAYS)
         publish(building, entry)
     return map_corpus(entry, identity)
@@ -285,18 +285,18 @@ def write_arrays(
     )
 
 
-def check_not_empty(report: CorpusReport, description: str, role: str) -> None:
+def check_not_empty(report: CorpusReport, description: str, split: str) -> None:
     """Raise `InputError` with the counts and the field to change if no pair is left."""
     if not report.read:
-        raise InputError(f"data.{role}: {description} is empty; it must hold sentence pairs")
+        raise InputError(f"data.{split}: {description} is empty; it must hold sentence pairs")
     if report.kept:
         return
     repairs = {
         "raise data.max_length": report.dropped_too_long,
         "raise data.max_length_ratio, or set it to 0": report.dropped_ratio,
-        f"give data.{role} pairs with text on both sides": report.dropped_empty,
+        f"give data.{split} pairs with text on both sides": report.dropped_empty,
     }
     raise InputError(
-        f"data.{role}: no pair of {description} is left: {report.summary()}; "
+        f"data.{split}: no pair of {description} is left: {report.summary()}; "
         f"{max(repairs, key=repairs.get)}"
     )

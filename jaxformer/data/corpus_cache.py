@@ -82,21 +82,21 @@ def checksum(path: Path) -> int:
     return value
 
 
-def check_unchanged(source: Any, role: str, fingerprint: str) -> None:
+def check_unchanged(source: Any, split: str, fingerprint: str) -> None:
     """Refuse a text that is no longer the one that the key of its entry names.
 
     Args:
       source: of the text, which has been read.
-      role: of the text.
+      split: of the text.
       fingerprint: of the source, taken before it was read.
 
     Raises:
       InputError: it has another fingerprint now.
     """
     # Of the class: whoever remembers fingerprints of large texts does so on the object.
-    if type(source).fingerprint(source, role) != fingerprint:
+    if type(source).fingerprint(source, split) != fingerprint:
         raise InputError(
-            f"data.{role}: {source.describe(role)} changed while it was read; start again when "
+            f"data.{split}: {source.describe(split)} changed while it was read; start again when "
             "nothing writes to it any more"
         )
 

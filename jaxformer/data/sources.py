@@ -12,24 +12,24 @@ from typing import Protocol
 from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
 
-ROLES = ("train", "validation", "test", "compositional")
+SPLITS = ("train", "validation", "test", "compositional")
 
 
 class Source(Protocol):
-    """Sentence pairs of a corpus, by role; a role that is not there is an `InputError`."""
+    """Sentence pairs of a corpus, by split; a split that is not there is an `InputError`."""
 
-    roles: tuple[str, ...]  # those of ROLES that exist
+    splits: tuple[str, ...]  # those of SPLITS that exist
 
-    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Stream (source, target) sentences in the order of the corpus."""
         ...
 
-    def fingerprint(self, role: str) -> str:
-        """Hex digest that changes whenever the text of the role changes."""
+    def fingerprint(self, split: str) -> str:
+        """Hex digest that changes whenever the text of the split changes."""
         ...
 
-    def describe(self, role: str) -> str:
-        """Where the text of the role comes from, for messages."""
+    def describe(self, split: str) -> str:
+        """Where the text of the split comes from, for messages."""
         ...
 
 
@@ -43,7 +43,7 @@ class BuiltinSource:
       InputError: the languages are not English and French.
     """
 
-    roles = ROLES
+    splits = SPLITS
 
     def __init__(self, config: DataConfig, seed: int):
         languages = (config.source_language, config.target_language)
@@ -59,29 +59,31 @@ class BuiltinSource:
         self._seed = seed
         self._corpus: dict[str, list[tuple[str, str]]] | None = None
 
-    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
-        pairs = self._role(role)
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        pairs = self._split(split)
         return ((pair[1], pair[0]) for pair in pairs) if self._reverse else iter(pairs)
 
-    def fingerprint(self, role: str) -> str:
+    def fingerprint(self, split: str) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for pair in self.pairs(role):
+        for pair in self.pairs(split):
             digest.update("\t".join(pair).encode() + b"\n")
         return digest.hexdigest()
 
-    def describe(self, role: str) -> str:
-        count = len(self._role(role))
+    def describe(self, split: str) -> str:
+        count = len(self._split(split))
         direction = "-".join(self._languages)
-        return f"built-in {direction} corpus, {role}: {count:,} pairs, seed {self._seed}"
+        return f"built-in {direction} corpus, {split}: {count:,} pairs, seed {self._seed}"
 
-    def _role(self, role: str) -> list[tuple[str, str]]:
-        if role not in self.roles:
-            raise InputError(f"the built-in corpus has no {role!r}; it has {', '.join(self.roles)}")
+    def _split(self, split: str) -> list[tuple[str, str]]:
+        if split not in self.splits:
+            raise InputError(
+                f"the built-in corpus has no {split!r}; it has {', '.join(self.splits)}"
+            )
         if self._corpus is None:
             from jaxformer.data.builtin_corpus import generate_corpus
 
             self._corpus = generate_corpus(self._num_pairs, self._seed)
-        return self._corpus[role]
+        return self._corpus[split]
 
 
 def _text_source(config: DataConfig, seed: int) -> Source:

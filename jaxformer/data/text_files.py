@@ -15,7 +15,7 @@ from jaxformer.files.descriptors import is_regular
 from jaxformer.files.inputs import count_lines, read_chunks, read_lines
 from jaxformer.files.user_paths import expand_user
 
-# How the stems of a role begin; the names of a folder that follows custom are found without flags.
+# How the stems of a split begin; the names of a folder that follows custom are found without flags.
 _PREFIXES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 _EXACT = {"train": (), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
@@ -97,7 +97,7 @@ class TextSource:
     fits: `train*`, `val*` or `dev*`, `test*`.
 
     Raises:
-      InputError: the folder or a named file is missing, or more than one stem fits a role.
+      InputError: the folder or a named file is missing, or more than one stem fits a split.
     """
 
     def __init__(self, config: DataConfig):
@@ -109,38 +109,38 @@ class TextSource:
             )
         self._stems = self._list_stems()
         self._files: dict[str, tuple[Path, ...]] = {}
-        for role, wanted in (
+        for split, wanted in (
             ("train", config.train),
             ("validation", config.validation),
             ("test", config.test),
         ):
-            files = self._find(role, wanted)
+            files = self._find(split, wanted)
             if files:
-                self._files[role] = files
-        self.roles = tuple(self._files)
+                self._files[split] = files
+        self.splits = tuple(self._files)
 
-    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
-        """Stream the pairs of `role`; a pair with an empty side is kept.
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream the pairs of `split`; a pair with an empty side is kept.
 
         Raises:
           InputError: unequal line counts, no lines, not UTF-8, or a TSV line without a tab.
         """
-        files = self._role(role)
+        files = self._split(split)
         return _read_tsv(*files) if len(files) == 1 else _read_pairs(*files)
 
-    def fingerprint(self, role: str) -> str:
-        return fingerprint_files(self._role(role))
+    def fingerprint(self, split: str) -> str:
+        return fingerprint_files(self._split(split))
 
-    def describe(self, role: str) -> str:
-        return " and ".join(str(path) for path in self._role(role))
+    def describe(self, split: str) -> str:
+        return " and ".join(str(path) for path in self._split(split))
 
-    def _role(self, role: str) -> tuple[Path, ...]:
-        if role not in self._files:
+    def _split(self, split: str) -> tuple[Path, ...]:
+        if split not in self._files:
             raise InputError(
-                f"{self._root} has no {role} text; it has {', '.join(self.roles)}; "
+                f"{self._root} has no {split} text; it has {', '.join(self.splits)}; "
                 f"{self._inventory()}"
             )
-        return self._files[role]
+        return self._files[split]
 
     def _list_stems(self) -> dict[str, set[str]]:
         """Stem -> suffixes of its files: {"train": {"en", "fr"}, "test": {"tsv"}}."""
@@ -162,29 +162,31 @@ class TextSource:
         suffixes = self._stems[stem]
         return "tsv" in suffixes or suffixes.issuperset(self._languages)
 
-    def _find(self, role: str, wanted: str) -> tuple[Path, ...]:
-        """Files of a role; () where nothing was named and the folder has nothing that fits."""
+    def _find(self, split: str, wanted: str) -> tuple[Path, ...]:
+        """Files of a split; () where nothing was named and the folder has nothing that fits."""
         if wanted and self._exists(wanted):
-            return self._resolve(role, wanted)
-        if wanted and (role, wanted) != ("train", "train"):
-            raise self._missing(role, wanted)
-        for stem in _EXACT[role]:
+            return self._resolve(split, wanted)
+        if wanted and (split, wanted) != ("train", "train"):
+            raise self._missing(split, wanted)
+        for stem in _EXACT[split]:
             if self._exists(stem):
-                return self._resolve(role, stem)
-        fitting = [s for s in self._stems if s.startswith(_PREFIXES[role]) and self._is_complete(s)]
+                return self._resolve(split, stem)
+        fitting = [
+            s for s in self._stems if s.startswith(_PREFIXES[split]) and self._is_complete(s)
+        ]
         if len(fitting) > 1:
             raise InputError(
-                f"{self._root} has {len(fitting)} files for {role}: {', '.join(fitting)}; set "
-                f"data.{role} to one of them"
+                f"{self._root} has {len(fitting)} files for {split}: {', '.join(fitting)}; set "
+                f"data.{split} to one of them"
             )
         if not fitting and wanted:
-            raise self._missing(role, wanted)
-        return self._resolve(role, fitting[0]) if fitting else ()
+            raise self._missing(split, wanted)
+        return self._resolve(split, fitting[0]) if fitting else ()
 
-    def _missing(self, role: str, wanted: str) -> InputError:
+    def _missing(self, split: str, wanted: str) -> InputError:
         sides = " and ".join(f"{wanted}.{language}" for language in self._languages)
         return InputError(
-            f"data.{role}={wanted!r}: neither {sides} nor {wanted.removesuffix('.tsv')}.tsv is in "
+            f"data.{split}={wanted!r}: neither {sides} nor {wanted.removesuffix('.tsv')}.tsv is in "
             f"{self._root} (plain or .gz); {self._inventory()}"
         )
 
@@ -201,13 +203,13 @@ class TextSource:
         pair = [existing((f"{stem}.{x}", f"{stem}.{x}.gz")) for x in self._languages]
         return pair, existing((f"{stem}.tsv", f"{stem}.tsv.gz"))
 
-    def _resolve(self, role: str, stem: str) -> tuple[Path, ...]:
+    def _resolve(self, split: str, stem: str) -> tuple[Path, ...]:
         pair, tables = self._candidates(stem)
         sides = pair if all(pair) else []
         if len(tables) + bool(sides) > 1 or any(len(side) > 1 for side in sides):
             found = ", ".join(path.name for path in [*sum(sides, []), *tables])
             raise InputError(
-                f"data.{role}={stem!r} fits more than one form of the text in {self._root}: "
+                f"data.{split}={stem!r} fits more than one form of the text in {self._root}: "
                 f"{found}; keep one of them"
             )
         if sides and self._languages[0] == self._languages[1]:
@@ -219,7 +221,7 @@ class TextSource:
 
 
 class FilePair:
-    """A `Source` of two named files, with the one role `test`.
+    """A `Source` of two named files, with the one split `test`.
 
     Pipes, which can be read only once, are read here and kept.
 
@@ -227,7 +229,7 @@ class FilePair:
       InputError: one of them cannot be read, both are one pipe, or the counts of lines differ.
     """
 
-    roles = ("test",)
+    splits = ("test",)
 
     def __init__(self, source_path: str | Path, target_path: str | Path):
         self._files = (Path(source_path), Path(target_path))
@@ -242,14 +244,14 @@ class FilePair:
         else:
             self._pairs = list(_read_pairs(*self._files))
 
-    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Stream the pairs of the two files."""
         return iter(self._pairs) if self._pairs is not None else _read_pairs(*self._files)
 
-    def fingerprint(self, role: str) -> str:
+    def fingerprint(self, split: str) -> str:
         if self._pairs is None:
             return fingerprint_files(self._files)
         return hashlib.blake2b(repr(self._pairs).encode(), digest_size=16).hexdigest()
 
-    def describe(self, role: str) -> str:
+    def describe(self, split: str) -> str:
         return " and ".join(map(str, self._files))

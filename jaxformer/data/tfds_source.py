@@ -226,20 +226,20 @@ class TfdsSource:
         self._check_languages()
         self._splits: dict[str, str] = {}
         there = self._builder.info.splits
-        for role, wanted, usual in (
+        for split, wanted, usual in (
             ("train", config.train, ()),
             ("validation", config.validation, ("validation", "valid", "dev")),
             ("test", config.test, ("test",)),
         ):
-            split = wanted or next((name for name in usual if name in there), "")
-            if split:
-                self._check_split(role, split)
-                self._splits[role] = split
-        self.roles = tuple(self._splits)
+            expression = wanted or next((name for name in usual if name in there), "")
+            if expression:
+                self._check_split(split, expression)
+                self._splits[split] = expression
+        self.splits = tuple(self._splits)
 
-    def pairs(self, role: str) -> Iterator[tuple[str, str]]:
-        """Stream the pairs of `role` in the order of the prepared files."""
-        return self._read(self._open_split(self._role(role)))
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream the pairs of `split` in the order of the prepared files."""
+        return self._read(self._open_split(self._split(split)))
 
     def _read(self, examples: Any) -> Iterator[tuple[str, str]]:
         source_language, target_language = self._languages
@@ -249,29 +249,29 @@ class TfdsSource:
                 one, other = example[source_language], example[target_language]
                 yield one.decode("utf-8"), other.decode("utf-8")
 
-    def fingerprint(self, role: str) -> str:
-        split = self._role(role)
+    def fingerprint(self, split: str) -> str:
+        expression = self._split(split)
         info = self._builder.info
         shards = sorted(Path(self._builder.data_dir).glob("*.array_record*"))
         parts = [
             info.full_name,
             *self._languages,
-            split,
-            str(info.splits[split].num_examples),
+            expression,
+            str(info.splits[expression].num_examples),
             *(f"{path.name} {path.stat().st_size}" for path in shards),
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
-    def describe(self, role: str) -> str:
-        return f"TFDS {self._builder.info.full_name}, split {self._role(role)}"
+    def describe(self, split: str) -> str:
+        return f"TFDS {self._builder.info.full_name}, split {self._split(split)}"
 
-    def _role(self, role: str) -> str:
-        if role not in self._splits:
+    def _split(self, split: str) -> str:
+        if split not in self._splits:
             raise InputError(
-                f"data.name={self._name!r} has no {role} split; it has "
-                f"{', '.join(self._builder.info.splits)}; set data.{role} to one of them"
+                f"data.name={self._name!r} has no {split} split; it has "
+                f"{', '.join(self._builder.info.splits)}; set data.{split} to one of them"
             )
-        return self._splits[role]
+        return self._splits[split]
 
     def _check_languages(self) -> None:
         features = list(self._builder.info.features)
@@ -282,22 +282,22 @@ class TfdsSource:
                     f"languages {', '.join(sorted(features))}"
                 )
 
-    def _check_split(self, role: str, split: str) -> None:
+    def _check_split(self, split: str, expression: str) -> None:
         splits = self._builder.info.splits
         try:
-            count = splits[split].num_examples
+            count = splits[expression].num_examples
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"data.{role}={split!r}: data.name={self._name!r} has the splits "
+                f"data.{split}={expression!r}: data.name={self._name!r} has the splits "
                 f"{', '.join(splits)}"
             ) from error
         if not count:
-            raise InputError(f"data.{role}={split!r}: the split of {self._name!r} is empty")
-        self._open_split(split)
+            raise InputError(f"data.{split}={expression!r}: the split of {self._name!r} is empty")
+        self._open_split(expression)
 
-    def _open_split(self, split: str) -> Any:
+    def _open_split(self, expression: str) -> Any:
         try:
-            return self._builder.as_data_source(split=split)
+            return self._builder.as_data_source(split=expression)
         except NotImplementedError as error:
             raise InputError(
                 f"data.name={self._name!r} in {self._builder.data_dir} is stored as "

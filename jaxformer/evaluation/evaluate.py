@@ -68,7 +68,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """A role of a source, ready to be measured on: every pair, in order.
+    """A split of a source, ready to be measured on: every pair, in order.
 
     Attributes:
       pairs: (source, reference).
@@ -127,13 +127,13 @@ class Evaluator:
             out_shardings=replicated(mesh),
         )
 
-    def load(self, source: Source, role: str) -> EvaluationSet:
-        """Tokenise and plan a role of a source."""
+    def load(self, source: Source, split: str) -> EvaluationSet:
+        """Tokenise and plan a split of a source."""
         config, parts = self.config, batch_parts(self.mesh)
         with first_process_first():
             corpus = prepare_corpus(
                 source,
-                role,
+                split,
                 *self.tokenizers,
                 config.data,
                 filters=False,
@@ -147,7 +147,7 @@ class Evaluator:
             tokens_per_batch=max(tokens, parts * (longest + 8), config.data.max_length),
         )
         plan = make_plan(corpus, data, seed=0, row_multiple=parts, shuffle=False)
-        return EvaluationSet(list(source.pairs(role)), corpus, plan)
+        return EvaluationSet(list(source.pairs(split)), corpus, plan)
 
     def corpus_loss(
         self, params: dict, data: EvaluationSet, alive: Callable[[], None] = lambda: None

@@ -13,7 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.affine import Dense, LayerNorm, glorot_uniform
 from jaxformer.ops.attention_kernels import attend
-from jaxformer.ops.attention_structure import EVERYTHING, AttentionStructure
+from jaxformer.ops.attention_mask import EVERYTHING, AttentionMask
 from jaxformer.ops.dropout import dropout
 from jaxformer.ops.kv_cache import LayerCache, cache_mask, write_cache
 from jaxformer.ops.masks import combine_masks
@@ -70,7 +70,7 @@ class MultiHeadAttention(nn.Module):
         context: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
-        structure: AttentionStructure = EVERYTHING,
+        attention_mask: AttentionMask = EVERYTHING,
         positions: jax.Array | None = None,
         cache: LayerCache | None = None,
         index: jax.Array | None = None,
@@ -83,7 +83,7 @@ class MultiHeadAttention(nn.Module):
           inputs: `[B, T, D]`.
           context: `[B, S, D]` of cross-attention; None: self-attention.
           mask: bool, broadcastable to `[B, 1, T, S]`, True = may attend.
-          structure: the same by what the mask is, which fused kernels can use; both must allow a
+          attention_mask: the same as fields, which fused kernels can use; both must allow a
             key.
           positions: int32 `[B, T]` or `[1, T]`, for rotary; None: 0 .. T - 1.
           cache: with `index`: self-attention over all cached tokens; T new ones are written at
@@ -114,13 +114,15 @@ class MultiHeadAttention(nn.Module):
                 mask = combine_masks(mask, cache_mask(index, length, cache.key.shape[1]))
                 key, value = cache
         if mask is not None:
-            structure = dataclasses.replace(structure, mask=combine_masks(mask, structure.mask))
+            attention_mask = dataclasses.replace(
+                attention_mask, mask=combine_masks(mask, attention_mask.mask)
+            )
         use_dropout = not deterministic and self.dropout_rate > 0.0
         attended = attend(
             query,
             key.astype(query.dtype),
             value.astype(query.dtype),
-            structure=structure,
+            attention_mask=attention_mask,
             implementation=self.implementation,
             dropout_rate=self.dropout_rate,
             dropout_key=self.make_rng("dropout") if use_dropout else None,
@@ -203,17 +205,17 @@ class LayerContext(NamedTuple):
     """What the layers of a stack share besides their input; each may be None.
 
     Attributes:
-      self_structure: what self-attention may see; a cache adds its own mask.
+      self_mask: what self-attention may see; a cache adds its own mask.
       positions: int32 `[B, T]` or `[1, T]`.
       encoded: `[B, S, D]`, the encoder's output, for a decoder without a cache.
-      cross_structure: what cross-attention may see.
+      cross_mask: what cross-attention may see.
       index: int32 scalar, tokens in the cache so far.
     """
 
-    self_structure: AttentionStructure = EVERYTHING
+    self_mask: AttentionMask = EVERYTHING
     positions: jax.Array | None = None
     encoded: jax.Array | None = None
-    cross_structure: AttentionStructure = EVERYTHING
+    cross_mask: AttentionMask = EVERYTHING
     index: jax.Array | None = None
 
 
@@ -281,7 +283,7 @@ class TransformerLayer(nn.Module):
             nonlocal self_cache
             out, self_cache, weights["self"] = self.self_attention(
                 x,
-                structure=context.self_structure,
+                attention_mask=context.self_mask,
                 positions=context.positions,
                 cache=self_cache,
                 index=context.index,
@@ -293,7 +295,7 @@ class TransformerLayer(nn.Module):
             out, _, weights["cross"] = self.cross_attention(
                 x,
                 context.encoded,
-                structure=context.cross_structure,
+                attention_mask=context.cross_mask,
                 cache=cross_cache,
                 **modes,
             )

@@ -14,10 +14,10 @@ from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.layers import LayerContext
 from jaxformer.models.stack import TransformerStack
-from jaxformer.ops.attention_structure import (
+from jaxformer.ops.attention_mask import (
     EVERYTHING,
-    AttentionStructure,
-    model_structures,
+    AttentionMask,
+    model_masks,
 )
 from jaxformer.ops.chunked_loss import project_to_vocabulary
 from jaxformer.ops.dropout import dropout
@@ -160,13 +160,13 @@ class Transformer(nn.Module):
         Returns:
           `(encoded [B, S, D], weights [L, B, N, S, S] or None)`.
         """
-        structures = model_structures(
+        masks = model_masks(
             inputs_lengths=inputs_lengths, inputs_mask=inputs_mask, inputs_segments=inputs_segments
         )
         x, positions = self._embed("source", inputs, inputs_positions, 0, deterministic)
         x, outputs = self.encoder(
             x,
-            LayerContext(structures.encoder, positions),
+            LayerContext(masks.encoder, positions),
             deterministic=deterministic,
             return_weights=return_attention,
         )
@@ -210,7 +210,7 @@ class Transformer(nn.Module):
             raise InputError("packed rows need both inputs_segments and targets_segments")
         length = decoder_inputs.shape[1]
         if cache is None:
-            _, self_structure, cross_structure = model_structures(
+            _, self_mask, cross_mask = model_masks(
                 inputs_lengths=inputs_lengths,
                 inputs_mask=inputs_mask,
                 inputs_segments=inputs_segments,
@@ -218,8 +218,8 @@ class Transformer(nn.Module):
             )
             caches, index, offset = None, None, 0
         else:
-            self_structure = EVERYTHING
-            cross_structure = AttentionStructure(mask=cache.inputs_mask)
+            self_mask = EVERYTHING
+            cross_mask = AttentionMask(mask=cache.inputs_mask)
             caches = (cache.self_attention, cache.cross_attention)
             index = offset = cache.index
         x, positions = self._embed(
@@ -227,7 +227,7 @@ class Transformer(nn.Module):
         )
         x, outputs = self.decoder(
             x,
-            LayerContext(self_structure, positions, encoded, cross_structure, index),
+            LayerContext(self_mask, positions, encoded, cross_mask, index),
             caches,
             deterministic=deterministic,
             return_weights=return_attention,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError, check_choice
 from jaxformer.model_config import ATTENTION_IMPLEMENTATIONS
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 
 # By `device_kind`, to compile for GPUs that are not here: developer.nvidia.com/cuda-gpus.
 CAPABILITIES = (
@@ -60,7 +60,7 @@ def current_backend() -> Backend:
     return Backend("gpu", (int(major), int(minor)), unplaced)
 
 
-def _refuse_cudnn(backend: Backend, query, key, structure: AttentionStructure) -> str:
+def _refuse_cudnn(backend: Backend, query, key, attention_mask: AttentionMask) -> str:
     major, minor = backend.capability
     head_dim, widest = query.shape[-1], 256 if backend.capability >= (9, 0) else 128
     lengths = query.shape[1], key.shape[1]
@@ -72,7 +72,7 @@ def _refuse_cudnn(backend: Backend, query, key, structure: AttentionStructure) -
         return f"cuDNN takes bfloat16 or float16, not {query.dtype}"
     if head_dim % 8 or head_dim > widest:
         return f"cuDNN takes a head_dim of 8, 16, ... {widest}, not {head_dim}"
-    if structure.query_segments is not None:
+    if attention_mask.query_segments is not None:
         return "JAX offers no segments with cuDNN, which packed rows need"
     # https://github.com/NVIDIA/cudnn-frontend/issues/160: gradients came out as NaN.
     if any(length % 2 for length in lengths):
@@ -80,7 +80,7 @@ def _refuse_cudnn(backend: Backend, query, key, structure: AttentionStructure) -
     return ""
 
 
-def _refuse_splash(backend: Backend, query, key, structure: AttentionStructure) -> str:
+def _refuse_splash(backend: Backend, query, key, attention_mask: AttentionMask) -> str:
     if backend.platform != "tpu":
         return f"splash needs a TPU, and this is a {backend.platform}"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
@@ -95,7 +95,7 @@ def refusal(
     backend: Backend,
     query,
     key,
-    structure: AttentionStructure,
+    attention_mask: AttentionMask,
     *,
     dropout: bool = False,
     return_weights: bool = False,
@@ -107,7 +107,7 @@ def refusal(
       backend: from `current_backend`.
       query: `[B, T, N, H]`; only shape and dtype are read, a `ShapeDtypeStruct` will do.
       key: `[B, S, N, H]`, the same.
-      structure: only what is there and what is None is read.
+      attention_mask: only what is there and what is None is read.
       dropout: on the weights.
       return_weights: the weights are wanted too.
     """
@@ -120,10 +120,10 @@ def refusal(
     if implementation == "xla":
         low = query.dtype == jnp.float16 and backend.platform in ("cpu", "tpu")
         return f"xla takes no float16 on a {backend.platform}" if low else ""
-    if structure.mask is not None:
+    if attention_mask.mask is not None:
         return f"{implementation} takes no mask of bool"
     refuse = {"cudnn": _refuse_cudnn, "splash": _refuse_splash}[implementation]
-    return refuse(backend, query, key, structure)
+    return refuse(backend, query, key, attention_mask)
 
 
 class Choice(NamedTuple):
@@ -138,7 +138,7 @@ def choose(
     backend: Backend,
     query,
     key,
-    structure: AttentionStructure,
+    attention_mask: AttentionMask,
     *,
     strict: bool = False,
     **call: bool,
@@ -147,7 +147,7 @@ def choose(
 
     Args:
       implementation: `model.attention_implementation`.
-      backend, query, key, structure, call: as for `refusal`.
+      backend, query, key, attention_mask, call: as for `refusal`.
       strict: do not fall back from an implementation that was asked for by name.
 
     Raises:
@@ -155,7 +155,7 @@ def choose(
     """
     check_choice("implementation", implementation, ATTENTION_IMPLEMENTATIONS)
     if implementation != "auto":
-        reason = refusal(implementation, backend, query, key, structure, **call)
+        reason = refusal(implementation, backend, query, key, attention_mask, **call)
         if reason and strict:
             raise InputError(
                 f"model.attention_implementation={implementation!r} cannot be used: {reason}; "
@@ -165,7 +165,7 @@ def choose(
     fused = {"gpu": "cudnn", "tpu": "splash"}.get(backend.platform)
     if fused is None:
         return Choice("reference", f"no fused kernel for {backend.platform}")
-    reason = refusal(fused, backend, query, key, structure, **call)
+    reason = refusal(fused, backend, query, key, attention_mask, **call)
     if not reason and fused == "splash" and min(query.shape[1], key.shape[1]) < SPLASH_BLOCK:
         reason = f"splash would pad rows to {SPLASH_BLOCK} tokens"
     return (

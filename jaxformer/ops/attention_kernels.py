@@ -14,34 +14,34 @@ from jax.sharding import PartitionSpec
 
 from jaxformer.ops.attention import check_heads, dot_product_attention
 from jaxformer.ops.attention_choice import SPLASH_BLOCK, choose, current_backend
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 
 # Mesh axes that cut the rows of a batch and the heads; see `jaxformer.parallel.sharding`.
 ROW_AXES, HEAD_AXIS = ("data", "fsdp"), "tensor"
 
 
-def reference_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
-    """`ops.attention.dot_product_attention` with the mask of `structure`."""
-    mask = structure.to_mask(query.shape[1], key.shape[1])
+def reference_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
+    """`ops.attention.dot_product_attention` with the mask of `attention_mask`."""
+    mask = attention_mask.to_mask(query.shape[1], key.shape[1])
     return dot_product_attention(query, key, value, mask)
 
 
-def xla_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
+def xla_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
     """JAX's own unfused attention: unlike the reference it scales the float32 scores."""
-    mask = structure.to_mask(query.shape[1], key.shape[1])
+    mask = attention_mask.to_mask(query.shape[1], key.shape[1])
     out = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
-    return out if mask is None else zero_blind_queries(out, mask)
+    return out if mask is None else zero_fully_masked_queries(out, mask)
 
 
-def zero_blind_queries(out: jax.Array, mask: jax.Array) -> jax.Array:
+def zero_fully_masked_queries(out: jax.Array, mask: jax.Array) -> jax.Array:
     """Zeros in `out` `[B, T, N, H]` for queries that `mask` lets attend to no key."""
     sees = jnp.any(mask, axis=-1)  # [B, 1, T]
     return jnp.where(sees.swapaxes(1, 2)[..., None], out, 0)
 
 
-def cudnn_attention(query, key, value, structure: AttentionStructure) -> jax.Array:
+def cudnn_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
     """cuDNN's flash attention; padding as lengths, since a mask would become a bias in memory."""
-    lengths = structure.key_lengths
+    lengths = attention_mask.key_lengths
     if lengths is not None:
         # A row of no keys sees its first one, with the value 0: that makes its output 0 without
         # another pass over it, and cuDNN 9.4 fails at a length of 0.
@@ -52,27 +52,27 @@ def cudnn_attention(query, key, value, structure: AttentionStructure) -> jax.Arr
         query,
         key,
         value,
-        is_causal=structure.causal,
+        is_causal=attention_mask.causal,
         key_value_seq_lengths=lengths,
         implementation="cudnn",
     )
 
 
 def splash_attention(
-    query, key, value, structure: AttentionStructure, *, interpret: bool = False
+    query, key, value, attention_mask: AttentionMask, *, interpret: bool = False
 ) -> jax.Array:
     """The TPU's flash attention with segments; padding becomes a segment that nobody is in.
 
     Args:
-      query, key, value, structure: as for `attend`.
+      query, key, value, attention_mask: as for `attend`.
       interpret: run the kernel step by step on any device, for tests.
     """
     query_length, key_length = query.shape[1], key.shape[1]
 
     def run(query, key, value, segments):
-        return _splash_rows(query, key, value, segments, structure.causal, interpret)
+        return _splash_rows(query, key, value, segments, attention_mask.causal, interpret)
 
-    segments = _splash_segments(structure, query.shape[0], query_length, key_length)
+    segments = _splash_segments(attention_mask, query.shape[0], query_length, key_length)
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:  # XLA cannot cut a Pallas kernel by itself
         rows = tuple(axis for axis in ROW_AXES if axis in mesh.shape)
@@ -89,22 +89,24 @@ def splash_attention(
             check_vma=False,  # Pallas calls do not say along which axes their results vary
         )
     out = run(query, key, value, segments)
-    if structure.key_lengths is None and structure.query_segments is None:
+    if attention_mask.key_lengths is None and attention_mask.query_segments is None:
         return out
-    return zero_blind_queries(out, structure.to_mask(query_length, key_length))
+    return zero_fully_masked_queries(out, attention_mask.to_mask(query_length, key_length))
 
 
-def _splash_segments(structure: AttentionStructure, batch: int, query_length: int, key_length: int):
+def _splash_segments(attention_mask: AttentionMask, batch: int, query_length: int, key_length: int):
     """Ids `([B, T], [B, S])` of which equal ones see each other; None: the causal mask is all."""
-    lengths, segments = structure.key_lengths, structure.query_segments
-    padded = key_length % SPLASH_BLOCK and not (structure.causal and query_length <= key_length)
+    lengths, segments = attention_mask.key_lengths, attention_mask.query_segments
+    padded = key_length % SPLASH_BLOCK and not (
+        attention_mask.causal and query_length <= key_length
+    )
     if lengths is None and segments is None and not padded:
         return None
     if segments is None:
         query_ids = jnp.ones((batch, query_length), jnp.int32)
         key_ids = jnp.ones((batch, key_length), jnp.int32)
     else:
-        query_ids, key_ids = segments, structure.key_segments
+        query_ids, key_ids = segments, attention_mask.key_segments
     seen = key_ids != 0
     if lengths is not None:
         seen &= jnp.arange(key_length, dtype=jnp.int32)[None] < lengths[:, None]
@@ -156,7 +158,7 @@ def _splash_rows(query, key, value, segments, causal: bool, interpret: bool) -> 
     return out.swapaxes(1, 2)[:, :length]
 
 
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionStructure], jax.Array]
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask], jax.Array]
 KERNELS: dict[str, Kernel] = {
     "reference": reference_attention,
     "xla": xla_attention,
@@ -170,7 +172,7 @@ def attend(
     key: jax.Array,
     value: jax.Array,
     *,
-    structure: AttentionStructure,
+    attention_mask: AttentionMask,
     implementation: str = "auto",
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -184,7 +186,7 @@ def attend(
       query: `[B, T, N, H]`.
       key: `[B, S, N, H]`.
       value: `[B, S, N, H]`.
-      structure: which keys each query may attend to.
+      attention_mask: which keys each query may attend to.
       implementation: auto, reference, xla, cudnn or splash; the reference does what it cannot.
       dropout_rate: of the attention weights; needs `dropout_key`.
       dropout_key: a `jax.random.key`; None: no dropout.
@@ -195,23 +197,23 @@ def attend(
       `[B, N, T, S]`.
     """
     check_heads(query, key, value)
-    structure.check(query.shape, key.shape[1])
+    attention_mask.check(query.shape, key.shape[1])
     choice = choose(
         implementation,
         current_backend(),
         query,
         key,
-        structure,
+        attention_mask,
         dropout=dropout_key is not None,
         return_weights=return_weights,
     )
     if choice.implementation != "reference":
-        return KERNELS[choice.implementation](query, key, value, structure)
+        return KERNELS[choice.implementation](query, key, value, attention_mask)
     return dot_product_attention(
         query,
         key,
         value,
-        structure.to_mask(query.shape[1], key.shape[1]),
+        attention_mask.to_mask(query.shape[1], key.shape[1]),
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         return_weights=return_weights,

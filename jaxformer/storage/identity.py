@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxformer.data.sources import Source
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")  # that decide the bits of a step
-ROLES = ("train", "validation")  # whose text decides what is trained and which checkpoint is best
+SPLITS = ("train", "validation")  # whose text decides what is trained and which checkpoint is best
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Identity:
     Attributes:
       config: vocabulary sizes filled in.
       tokenizers: fingerprints of the source's and the target's vocabulary.
-      corpus: fingerprint of the text of each of `ROLES`.
+      corpus: fingerprint of the text of each of `SPLITS`.
       row_multiple: the rows of every planned batch are a multiple of it; the order of the data
         follows from it, so it stays what it was on the devices that the run began on.
       versions: of the libraries and of the devices' runtime.
@@ -89,7 +89,7 @@ def identify(
     return Identity(
         config=config,
         tokenizers=tuple(tokenizer.fingerprint for tokenizer in tokenizers),
-        corpus={role: source.fingerprint(role) for role in ROLES},
+        corpus={split: source.fingerprint(split) for split in SPLITS},
         versions=describe_versions(mesh),
         hardware=describe_hardware(mesh),
     )
@@ -127,8 +127,8 @@ def cpu_model() -> str:
 def identity_changes(old: Identity, new: Identity) -> list[Change]:
     """The differences that `check_changes` judges; what one side does not know is not compared."""
     changes = config_changes(old.config, new.config)
-    before = {f"data.{role}_text": digest for role, digest in old.corpus.items()}
-    after = {f"data.{role}_text": digest for role, digest in new.corpus.items()}
+    before = {f"data.{split}_text": digest for split, digest in old.corpus.items()}
+    after = {f"data.{split}_text": digest for split, digest in new.corpus.items()}
     for part in ("versions", "hardware"):
         before |= {f"{part}.{name}": value for name, value in getattr(old, part).items()}
         after |= {f"{part}.{name}": value for name, value in getattr(new, part).items()}

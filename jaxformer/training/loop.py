@@ -48,7 +48,7 @@ class TrainingResult:
       step: updates done in all.
       reason: why it ended.
       exit_status: 0, or 130 and 143 after a signal.
-      evaluations: of the held-out roles with the best checkpoint; empty if a signal or
+      evaluations: of the held-out splits with the best checkpoint; empty if a signal or
         training.max_seconds ended this start.
     """
 
@@ -265,8 +265,8 @@ def closing_summary(
             f"best           {run.config.training.best_metric} {selection.best:.2f} on validation, "
             f"step {selection.best_step:,}"
         )
-    for role, result in evaluations.items():
-        lines.append(f"{role:<15}{format_evaluation(result)}")
+    for split, result in evaluations.items():
+        lines.append(f"{split:<15}{format_evaluation(result)}")
     if evaluations:
         lines.append(f"               {next(iter(evaluations.values())).scores.bleu_signature}")
     if complete:

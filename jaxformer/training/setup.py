@@ -86,13 +86,13 @@ def with_batching(config: Config, origin: Origin, mesh: Mesh) -> Config:
     return dataclasses.replace(config, data=data)
 
 
-def check_roles(source: Source, config: Config) -> None:
+def check_splits(source: Source, config: Config) -> None:
     """Raise `InputError` unless there is text to train on and text to validate with."""
-    for role in ("train", "validation"):
-        if role not in source.roles:
+    for split in ("train", "validation"):
+        if split not in source.splits:
             raise InputError(
-                f"the data has no {role} split (data.{role}={getattr(config.data, role)!r}); "
-                f"it has {', '.join(source.roles)}"
+                f"the data has no {split} split (data.{split}={getattr(config.data, split)!r}); "
+                f"it has {', '.join(source.splits)}"
             )
 
 
@@ -119,13 +119,13 @@ def plan_batches(
 
 
 def check_positions(limit: int, plans: dict[str, Plan]) -> None:
-    """Raise `InputError` if a row of a role's plan is longer than the `limit` learned positions."""
-    for role, plan in plans.items():
+    """Raise `InputError` if a row of a plan is longer than the `limit` learned positions."""
+    for split, plan in plans.items():
         longest = max(max(shape.source_length, shape.target_length) for shape in plan.shapes())
         if longest > limit:
             raise InputError(
                 f"model.max_length={limit} learned positions are too few for rows of {longest} "
-                f"tokens (padding included) of data.{role}; raise it to at least {longest}"
+                f"tokens (padding included) of data.{split}; raise it to at least {longest}"
             )
 
 
@@ -148,7 +148,7 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     with first_process_first():  # who prepares a TFDS data set
         source = make_source(config.data, config.seed)
     source.fingerprint = functools.cache(source.fingerprint)  # large texts are read once for it
-    check_roles(source, config)
+    check_splits(source, config)
     origin = Origin.of(workdir, allow_changes)
     config = with_batching(config, origin, mesh)
     if origin.identity is not None:
@@ -181,10 +181,10 @@ def prepare_run(config: Config, path: Path, allow_changes: Sequence[str] = ()) -
     evaluator = Evaluator(config, task, tokenizers, mesh, abstract.params)
     validation = evaluator.load(source, "validation")
     if config.model.position_limit is not None:
-        # Held-out roles are measured when the run has ended: better refused before it begins.
-        held_out = [role for role in HELD_OUT if role in source.roles]
+        # Held-out splits are measured when the run has ended: better refused before it begins.
+        held_out = [split for split in HELD_OUT if split in source.splits]
         plans = {"train": plan, "validation": validation.plan}
-        plans |= {role: evaluator.load(source, role).plan for role in held_out}
+        plans |= {split: evaluator.load(source, split).plan for split in held_out}
         check_positions(config.model.position_limit, plans)
     log(check_attention(config, plan.shapes(), mesh, evaluated=validation.plan.shapes()))
     return Run(

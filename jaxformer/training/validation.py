@@ -124,21 +124,21 @@ def evaluate_held_out(
 
     `alive` is called after each batch.
     """
-    roles = [role for role in HELD_OUT if role in run.source.roles]
-    if not roles:
+    splits = [split for split in HELD_OUT if split in run.source.splits]
+    if not splits:
         return {}
     folder = resolve_checkpoint(run.workdir.checkpoints, "best", run.config.training.best_metric)
     params = load_params(folder, run.abstract.params)
     evaluations = {}
-    for role in roles:
-        evaluations[role] = run.evaluator.measure(
+    for split in splits:
+        evaluations[split] = run.evaluator.measure(
             params,
-            run.evaluator.load(run.source, role),
+            run.evaluator.load(run.source, split),
             run.config.decoding,
-            description=f"translating {role}",
+            description=f"translating {split}",
             alive=alive,
         )
-        writer.write(step, role, evaluations[role].metrics())
+        writer.write(step, split, evaluations[split].metrics())
     return evaluations
 
 

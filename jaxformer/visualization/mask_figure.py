@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import InputError
-from jaxformer.ops.attention_structure import AttentionStructure, ModelStructures, model_structures
+from jaxformer.ops.attention_mask import AttentionMask, ModelMasks, model_masks
 from jaxformer.visualization.figures import COLOURS, FAINT, new_figure, styled
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Row(NamedTuple):
     name: str
     inputs: list[str]  # S tokens
     decoder_inputs: list[str]  # T tokens
-    structures: ModelStructures
-    index: int  # of the row within the batch of the structures
+    masks: ModelMasks
+    index: int  # of the row within the batch of the masks
 
 
 @styled
@@ -45,7 +45,7 @@ def masks_figure(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Figure
 
     The decoder's inputs are the target shifted right, as in training. Rows of the picture are rows
     of the batch; columns are the encoder's attention, the decoder's, and from decoder to encoder.
-    The masks are those of the model: `model_structures(...).encoder.to_mask(...)`.
+    The masks are those of the model: `model_masks(...).encoder.to_mask(...)`.
 
     Args:
       pairs: two or more (source tokens, target tokens), without special tokens.
@@ -84,14 +84,12 @@ def batch_rows(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Row
             f"{MAX_TOKENS}: give fewer or shorter sentences"
         )
     lengths = jnp.array([len(source) for source in sources], jnp.int32)
-    padded = model_structures(inputs_lengths=lengths)
+    padded = model_masks(inputs_lengths=lengths)
     rows = [
         Row(f"row {index}", _pad(source, sources), _pad(target, targets), padded, index)
         for index, (source, target) in enumerate(zip(sources, targets, strict=True))
     ]
-    packed = model_structures(
-        inputs_segments=_segments(sources), targets_segments=_segments(targets)
-    )
+    packed = model_masks(inputs_segments=_segments(sources), targets_segments=_segments(targets))
     return [*rows, Row("packed", sum(sources, []), sum(targets, []), packed, 0)]
 
 
@@ -104,16 +102,15 @@ def attention_kinds(row: Row) -> dict[str, np.ndarray]:
     }
     kinds = {}
     for name, (queries, keys) in sides.items():
-        structure = getattr(row.structures, name)
+        attention_mask = getattr(row.masks, name)
         size = len(queries), len(keys)
-        allowed = _mask(structure, size, row.index)
+        allowed = _mask(attention_mask, size, row.index)
+        segments = attention_mask.query_segments, attention_mask.key_segments
         reasons = (
-            (OTHER_SENTENCE, AttentionStructure(
-                query_segments=structure.query_segments, key_segments=structure.key_segments
-            )),
-            (HIDDEN_PADDING, AttentionStructure(key_lengths=structure.key_lengths)),
-            (FUTURE, AttentionStructure(causal=structure.causal)),
-        )  # fmt: skip
+            (OTHER_SENTENCE, AttentionMask(query_segments=segments[0], key_segments=segments[1])),
+            (HIDDEN_PADDING, AttentionMask(key_lengths=attention_mask.key_lengths)),
+            (FUTURE, AttentionMask(causal=attention_mask.causal)),
+        )
         kind = np.full(size, ALLOWED)
         for reason, part in reasons:  # the last one counts where several hold
             kind[~_mask(part, size, row.index)] = reason
@@ -123,9 +120,9 @@ def attention_kinds(row: Row) -> dict[str, np.ndarray]:
     return kinds
 
 
-def _mask(structure: AttentionStructure, size: tuple[int, int], index: int) -> np.ndarray:
+def _mask(attention_mask: AttentionMask, size: tuple[int, int], index: int) -> np.ndarray:
     """bool `[T, S]` of row `index`."""
-    mask = structure.to_mask(*size)
+    mask = attention_mask.to_mask(*size)
     if mask is None:
         return np.ones(size, bool)
     mask = np.asarray(mask)[:, 0]

@@ -38,14 +38,14 @@ class ListSource:
     def __init__(self, pairs, fingerprint="list"):
         self._pairs, self._fingerprint = pairs, fingerprint
 
-    def pairs(self, role):
+    def pairs(self, split):
         return iter(self._pairs)
 
-    def fingerprint(self, role):
-        return f"{self._fingerprint}-{role}"
+    def fingerprint(self, split):
+        return f"{self._fingerprint}-{split}"
 
-    def describe(self, role):
-        return f"the {role} list"
+    def describe(self, split):
+        return f"the {split} list"
 
 
 def prepare(tmp_path, pairs=PAIRS, *, tokenizer=None, filters=True, fingerprint="list", **changes):

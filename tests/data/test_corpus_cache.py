@@ -23,13 +23,13 @@ class SevenWords:
     def __init__(self, count):
         self._count = count
 
-    def pairs(self, role):
+    def pairs(self, split):
         return (("a b c d", "x y z") for _ in range(self._count))
 
-    def fingerprint(self, role):
+    def fingerprint(self, split):
         return f"{self._count}"
 
-    def describe(self, role):
+    def describe(self, split):
         return "seven words"
 
 

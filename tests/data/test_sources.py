@@ -33,9 +33,9 @@ def test_sources_are_the_values_of_data_source():
     assert set(SOURCES) == {"builtin", "text", "tfds"}
 
 
-def test_builtin_pairs_and_roles(generated):
+def test_builtin_pairs_and_splits(generated):
     source = make_source(DataConfig(num_pairs=200), seed=7)
-    assert source.roles == ("train", "validation", "test", "compositional")
+    assert source.splits == ("train", "validation", "test", "compositional")
     assert list(source.pairs("train")) == [("a 7", "un"), ("two", "deux")]
     assert list(source.pairs("compositional")) == [("five", "cinq")]
     assert generated == [(200, 7)]
@@ -60,7 +60,7 @@ def test_builtin_refuses_other_languages(generated):
         make_source(DataConfig(target_language="de"), seed=0)
 
 
-def test_builtin_unknown_role_names_those_there(generated):
+def test_builtin_unknown_split_names_those_there(generated):
     source = make_source(DataConfig(), seed=0)
     with pytest.raises(InputError, match="no 'dev'; it has train, validation, test, compositional"):
         source.pairs("dev")

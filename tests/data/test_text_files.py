@@ -148,7 +148,7 @@ def test_several_fitting_stems_are_listed(tmp_path):
         (tmp_path / f"{stem}.fr").write_bytes(b"b\n")
     with pytest.raises(InputError, match="2 files for test: test_2016, test_2017; set data.test"):
         make(tmp_path)
-    assert make(tmp_path, test="test_2017").roles == ("train", "test")
+    assert make(tmp_path, test="test_2017").splits == ("train", "test")
 
 
 def test_two_forms_of_one_stem_are_refused(tmp_path):
@@ -166,10 +166,10 @@ def test_same_language_twice_is_refused_for_files_but_not_for_tsv(tmp_path):
     assert train_pairs(tmp_path, target_language="en") == [("a", "b")]
 
 
-def test_absent_role_names_those_there(tmp_path):
+def test_absent_split_names_those_there(tmp_path):
     write(tmp_path, train_tsv=b"a\tb\n")
     source = make(tmp_path)
-    assert source.roles == ("train",)
+    assert source.splits == ("train",)
     with pytest.raises(InputError, match="has no test text; it has train; stems in the folder"):
         source.pairs("test")
 
@@ -187,9 +187,9 @@ def test_fingerprint_follows_the_text(tmp_path):
 def test_folder_of_multi30k_needs_no_stems(real_data):
     root = real_data / "multi30k"
     tok = make(root / "tok", target_language="de")
-    assert tok.roles == ("train", "validation", "test")
+    assert tok.splits == ("train", "validation", "test")
     assert tok.describe("test").endswith("/test_2016_flickr.lc.norm.tok.de")
-    counts = [sum(1 for _ in tok.pairs(role)) for role in tok.roles]
+    counts = [sum(1 for _ in tok.pairs(split)) for split in tok.splits]
     assert counts == [29_000, 1_014, 1_000]
     raw = make(root)
     assert raw.describe("validation").endswith("/val.fr")

@@ -33,5 +33,5 @@ def test_importing_the_module_registers_the_builder(tmp_path):
 def test_a_run_finds_it_by_name(tmp_path):
     config = DataConfig(source="tfds", name="jaxformer_en_fr/small", root=str(tmp_path))
     source = make_source(config, seed=0)
-    assert source.roles == ("train", "validation", "test")
+    assert source.splits == ("train", "validation", "test")
     assert sorted(source.pairs("test")) == sorted(generate_corpus(2_000, 0)["test"])

@@ -105,18 +105,18 @@ def make(root, name, **fields):
 
 def test_ted_hrlr(prepared):
     source = make(prepared, TED, source_language="pt", target_language="en")
-    assert source.roles == ("train", "validation", "test")
+    assert source.splits == ("train", "validation", "test")
     assert "tensorflow" not in sys.modules
-    for role, split, count in (
+    for split, name, count in (
         ("train", "train", 30),
         ("validation", "dev", 4),
         ("test", "test", 5),
     ):
-        pairs = list(source.pairs(role))
+        pairs = list(source.pairs(split))
         assert sorted(pairs) == sorted(
-            (f"pt {split} {i} \u2028é", f"en {split} {i} \u2028é") for i in range(count)
+            (f"pt {name} {i} \u2028é", f"en {name} {i} \u2028é") for i in range(count)
         )
-        assert pairs == list(source.pairs(role))
+        assert pairs == list(source.pairs(split))
     assert source.describe("test") == "TFDS ted_hrlr_translate/pt_to_en/1.0.0, split test"
 
 

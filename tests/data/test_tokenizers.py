@@ -42,8 +42,8 @@ class Pairs:
         self.reads = 0
         self._pairs = pairs or [(line, line.upper()) for line in LINES]
 
-    def pairs(self, role):
-        assert role == "train"
+    def pairs(self, split):
+        assert split == "train"
         self.reads += 1
         return iter(self._pairs)
 

@@ -12,7 +12,7 @@ from jaxformer.models.layers import (
     MultiHeadAttention,
     TransformerLayer,
 )
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 
 
 def sample(*shape, seed=0):
@@ -88,7 +88,7 @@ def test_decoder_layer_alone():
     config = TransformerConfig(d_model=8, d_ff=12, num_heads=2)
     layer = TransformerLayer(config, attends_encoder=True)
     x, encoded = sample(2, 4, 8), sample(2, 3, 8, seed=1)
-    context = LayerContext(AttentionStructure(causal=True), encoded=encoded)
+    context = LayerContext(AttentionMask(causal=True), encoded=encoded)
     variables = layer.init(jax.random.key(0), x, context)
     out, outputs = layer.apply(variables, x, context)
     assert out.shape == x.shape

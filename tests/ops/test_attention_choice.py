@@ -6,7 +6,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from jaxformer.config import MeshConfig
 from jaxformer.errors import InputError
 from jaxformer.ops.attention_choice import Backend, choose, current_backend, refusal
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 from jaxformer.parallel.mesh import make_mesh
 
 HOPPER = Backend("gpu", (9, 0))
@@ -19,7 +19,7 @@ MASK = np.ones((1, 1, 1, 1), bool)
 def call(dtype="bfloat16", head_dim=64, queries=256, keys=256, **fields):
     """Arguments of `choose` and `refusal` after the backend."""
     shapes = [(2, n, 2, head_dim) for n in (queries, keys)]
-    return *(jax.ShapeDtypeStruct(x, dtype) for x in shapes), AttentionStructure(**fields)
+    return *(jax.ShapeDtypeStruct(x, dtype) for x in shapes), AttentionMask(**fields)
 
 
 def test_auto_chooses_by_platform():

@@ -16,7 +16,7 @@ from jaxformer.ops.attention_kernels import (
     splash_attention,
     xla_attention,
 )
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import BATCH_SPEC, LOGICAL_TO_MESH, batch_sharding, replicated
 
@@ -40,46 +40,46 @@ def lengths(longest):
     return np.array([longest, 1, 0, longest // 2], np.int32)
 
 
-def structures(queries, keys):
+def masks(queries, keys):
     """By name; only the causal ones are for as many keys as queries."""
     mask = np.random.default_rng(5).random((4, 1, queries, keys)) < 0.4
     return {
-        "nothing masked": AttentionStructure(),
-        "causal": AttentionStructure(causal=True),
-        "padding": AttentionStructure(key_lengths=lengths(keys)),
-        "causal padding": AttentionStructure(causal=True, key_lengths=lengths(keys)),
-        "packed": AttentionStructure(False, None, segments(queries), segments(keys)),
-        "causal packed": AttentionStructure(True, None, segments(queries), segments(keys)),
-        "any mask": AttentionStructure(mask=mask),
+        "nothing masked": AttentionMask(),
+        "causal": AttentionMask(causal=True),
+        "padding": AttentionMask(key_lengths=lengths(keys)),
+        "causal padding": AttentionMask(causal=True, key_lengths=lengths(keys)),
+        "packed": AttentionMask(False, None, segments(queries), segments(keys)),
+        "causal packed": AttentionMask(True, None, segments(queries), segments(keys)),
+        "any mask": AttentionMask(mask=mask),
     }
 
 
-def with_gradients(kernel, query, key, value, cotangent, structure):
+def with_gradients(kernel, query, key, value, cotangent, attention_mask):
     @jax.jit
-    def run(query, key, value, structure):
-        out, pull_back = jax.vjp(lambda *x: kernel(*x, structure), query, key, value)
+    def run(query, key, value, attention_mask):
+        out, pull_back = jax.vjp(lambda *x: kernel(*x, attention_mask), query, key, value)
         return out, *pull_back(cotangent)
 
-    return [np.asarray(x) for x in run(query, key, value, structure)]
+    return [np.asarray(x) for x in run(query, key, value, attention_mask)]
 
 
-def assert_equals_reference(kernel, queries, keys, structure, **shape):
+def assert_equals_reference(kernel, queries, keys, attention_mask, **shape):
     parts = arrays(queries, keys, **shape)
-    got = with_gradients(kernel, *parts, structure)
-    wanted = with_gradients(reference_attention, *parts, structure)
+    got = with_gradients(kernel, *parts, attention_mask)
+    wanted = with_gradients(reference_attention, *parts, attention_mask)
     assert np.abs(wanted[0]).max() > 0.5
     for x, y in zip(got, wanted, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", structures(6, 6))
+@pytest.mark.parametrize("kind", masks(6, 6))
 def test_xla_equals_the_reference(kind):
-    assert_equals_reference(xla_attention, 6, 6, structures(6, 6)[kind])
+    assert_equals_reference(xla_attention, 6, 6, masks(6, 6)[kind])
 
 
 def test_xla_equals_the_reference_across_lengths():
     for kind in ("padding", "packed"):
-        assert_equals_reference(xla_attention, 5, 8, structures(5, 8)[kind])
+        assert_equals_reference(xla_attention, 5, 8, masks(5, 8)[kind])
 
 
 @pytest.mark.parametrize(
@@ -93,29 +93,29 @@ def test_xla_equals_the_reference_across_lengths():
 )
 def test_splash_equals_the_reference(kind, queries, keys):
     kernel = functools.partial(splash_attention, interpret=True)
-    assert_equals_reference(kernel, queries, keys, structures(queries, keys)[kind])
+    assert_equals_reference(kernel, queries, keys, masks(queries, keys)[kind])
 
 
 def test_splash_equals_the_reference_on_a_mesh():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    structure = structures(16, 16)["causal packed"]
+    attention_mask = masks(16, 16)["causal packed"]
     parts = arrays(16, 16)
 
     def kernel(*args):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return splash_attention(*args, interpret=True)
 
-    wanted = with_gradients(reference_attention, *parts, structure)
+    wanted = with_gradients(reference_attention, *parts, attention_mask)
     placed = [jax.device_put(x, batch_sharding(mesh)) for x in parts]
-    got = with_gradients(kernel, *placed, jax.device_put(structure, batch_sharding(mesh)))
+    got = with_gradients(kernel, *placed, jax.device_put(attention_mask, batch_sharding(mesh)))
     for x, y in zip(got, wanted, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4, rtol=1e-4)
     # 3 rows and 1 head cannot be cut in 4 and 2; each device then works on all of them.
     parts = [x[:3, :, :1] for x in parts]
-    structure = AttentionStructure()
+    attention_mask = AttentionMask()
     np.testing.assert_allclose(
-        jax.jit(kernel)(*jax.device_put((*parts[:3], structure), replicated(mesh))),
-        reference_attention(*parts[:3], structure),
+        jax.jit(kernel)(*jax.device_put((*parts[:3], attention_mask), replicated(mesh))),
+        reference_attention(*parts[:3], attention_mask),
         atol=1e-4,
     )
 
@@ -128,8 +128,8 @@ def test_splash_cuts_the_axes_of_the_mesh_that_batches_and_heads_lie_on():
 @pytest.mark.parametrize("head_dim", [32, 64])
 def test_splash_lowers_for_a_tpu(head_dim):
     def gradients(query, key, value, cotangent, ids):
-        structure = AttentionStructure(True, None, ids, ids)
-        out, pull_back = jax.vjp(lambda *x: splash_attention(*x, structure), query, key, value)
+        attention_mask = AttentionMask(True, None, ids, ids)
+        out, pull_back = jax.vjp(lambda *x: splash_attention(*x, attention_mask), query, key, value)
         return out, pull_back(cotangent)
 
     x = jax.ShapeDtypeStruct((2, 200, 2, head_dim), jnp.bfloat16)
@@ -153,7 +153,7 @@ def test_cudnn_is_called_with_what_gives_the_reference(kind, monkeypatch):
 
     calls = []
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    assert_equals_reference(cudnn_attention, 6, 6, structures(6, 6)[kind])
+    assert_equals_reference(cudnn_attention, 6, 6, masks(6, 6)[kind])
     assert calls[0]["is_causal"] == ("causal" in kind)
 
 
@@ -164,15 +164,15 @@ def test_cudnn_lowers_to_its_fused_kernels_without_a_bias(kind, mask_type, monke
         "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000
     )
 
-    def gradients(query, key, value, cotangent, structure):
-        out, pull_back = jax.vjp(lambda *x: cudnn_attention(*x, structure), query, key, value)
+    def gradients(query, key, value, cotangent, attention_mask):
+        out, pull_back = jax.vjp(lambda *x: cudnn_attention(*x, attention_mask), query, key, value)
         return out, pull_back(cotangent)
 
     x = jax.ShapeDtypeStruct((4, 64, 2, 64), jnp.bfloat16)
-    structure = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), structures(64, 64)[kind]
+    attention_mask = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), masks(64, 64)[kind]
     )
-    traced = jax.jit(gradients).trace(x, x, x, x, structure)
+    traced = jax.jit(gradients).trace(x, x, x, x, attention_mask)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "@__cudnn$fmha" in line]
     assert len(calls) == 2
@@ -187,29 +187,29 @@ def test_cudnn_lowers_to_its_fused_kernels_without_a_bias(kind, mask_type, monke
 @pytest.mark.parametrize("implementation", ["auto", "reference", "cudnn", "splash"])
 def test_attend_is_the_reference_where_it_must_be(implementation):
     query, key, value, _ = arrays(6, 6)
-    structure = structures(6, 6)["causal packed"]
-    mask = structure.to_mask(6, 6)
+    attention_mask = masks(6, 6)["causal packed"]
+    mask = attention_mask.to_mask(6, 6)
     np.testing.assert_array_equal(
-        attend(query, key, value, structure=structure, implementation=implementation),
+        attend(query, key, value, attention_mask=attention_mask, implementation=implementation),
         dot_product_attention(query, key, value, mask),
     )
 
 
 def test_attend_hands_dropout_and_weights_to_the_reference():
     query, key, value, _ = arrays(6, 6)
-    structure = structures(6, 6)["padding"]
+    attention_mask = masks(6, 6)["padding"]
     modes = {"dropout_rate": 0.5, "return_weights": True}
     out, weights = attend(
         query,
         key,
         value,
-        structure=structure,
+        attention_mask=attention_mask,
         implementation="xla",
         dropout_key=jax.random.key(1),
         **modes,
     )
     wanted, wanted_weights = dot_product_attention(
-        query, key, value, structure.to_mask(6, 6), dropout_key=jax.random.key(1), **modes
+        query, key, value, attention_mask.to_mask(6, 6), dropout_key=jax.random.key(1), **modes
     )
     np.testing.assert_array_equal(out, wanted)
     np.testing.assert_array_equal(weights, wanted_weights)
@@ -218,9 +218,9 @@ def test_attend_hands_dropout_and_weights_to_the_reference():
 def test_attend_uses_the_implementation_that_is_named():
     """A low precision tells them apart: the library scales scores, the reference queries."""
     query, key, value, _ = arrays(6, 6, head_dim=24, dtype=jnp.bfloat16)
-    structure = structures(6, 6)["padding"]
-    out = attend(query, key, value, structure=structure, implementation="xla")
-    np.testing.assert_array_equal(out, xla_attention(query, key, value, structure))
-    reference = reference_attention(query, key, value, structure)
+    attention_mask = masks(6, 6)["padding"]
+    out = attend(query, key, value, attention_mask=attention_mask, implementation="xla")
+    np.testing.assert_array_equal(out, xla_attention(query, key, value, attention_mask))
+    reference = reference_attention(query, key, value, attention_mask)
     assert (np.asarray(out) != np.asarray(reference)).any()
     np.testing.assert_allclose(out.astype(jnp.float32), reference.astype(jnp.float32), atol=0.05)

@@ -38,8 +38,8 @@ class Texts:
     def __init__(self, **digests):
         self._digests = digests
 
-    def fingerprint(self, role):
-        return self._digests[role]
+    def fingerprint(self, split):
+        return self._digests[split]
 
 
 @pytest.fixture(scope="module")

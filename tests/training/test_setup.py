@@ -20,16 +20,16 @@ def learned(config, positions):
     return change(config, data__max_length=positions, model__positions="learned")
 
 
-@pytest.mark.parametrize(("role", "stem"), [("validation", "valid"), ("test", "test")])
+@pytest.mark.parametrize(("split", "stem"), [("validation", "valid"), ("test", "test")])
 def test_a_sentence_beyond_the_learned_positions_is_refused_at_the_start(
-    config, tmp_path, role, stem
+    config, tmp_path, split, stem
 ):
     write_pairs(tmp_path / "corpus", stem, [("one two", "un deux"), (LONG, LONG)])
     with pytest.raises(InputError) as refused:
         prepare_run(learned(config, 16), tmp_path / "run")
     message = str(refused.value)
     assert message.startswith("model.max_length=16 learned positions are too few for rows of ")
-    assert f" of data.{role}; raise it to at least " in message
+    assert f" of data.{split}; raise it to at least " in message
     longest = int(message.rsplit(" ", 1)[1])
     raised = change(learned(config, 16), model__max_length=longest)
     prepare_run(raised, tmp_path / "raised")

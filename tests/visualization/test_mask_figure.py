@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 from jaxformer.visualization.mask_figure import attention_kinds, batch_rows, masks_figure
 
 PAIRS = [(["why"], ["pourquoi", "?"]), (["the", "cat"], ["le"])]
@@ -42,8 +42,8 @@ def test_packed_rows_hide_the_other_sentence():
 
 def test_a_mask_without_a_known_reason_is_not_drawn_as_allowed():
     row = batch_rows(PAIRS)[0]
-    secret = AttentionStructure(mask=np.zeros((1, 1, 3, 3), bool))
-    row = row._replace(structures=row.structures._replace(encoder=secret))
+    secret = AttentionMask(mask=np.zeros((1, 1, 3, 3), bool))
+    row = row._replace(masks=row.masks._replace(encoder=secret))
     with pytest.raises(InputError, match="encoder: a mask that is neither"):
         attention_kinds(row)
 

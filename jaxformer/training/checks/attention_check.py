@@ -21,10 +21,10 @@ from jaxformer.data.batching import BatchShape
 from jaxformer.errors import InputError
 from jaxformer.ops.attention_choice import Backend, choose, current_backend
 from jaxformer.ops.attention_kernels import KERNELS, Kernel, reference_attention
-from jaxformer.ops.attention_structure import ModelStructures
+from jaxformer.ops.attention_mask import ModelMasks
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import BATCH_SPEC, replicated
-from jaxformer.training.checks.attention_probes import Probe, draw_probe, draw_structures, plant
+from jaxformer.training.checks.attention_probes import Probe, draw_masks, draw_probe, plant
 
 # Largest difference over the largest value. Matrix units round float32 to TF32 or bfloat16.
 TOLERANCES = {"float32": 1e-2, "float16": 1e-2, "bfloat16": 2e-2}
@@ -64,7 +64,7 @@ def check_attention(
     """
     backend = (backend or current_backend())._replace(unplaced=False)  # `_compare` names the mesh
     started = time.monotonic()
-    uses = {name: collections.Counter() for name in ModelStructures._fields}
+    uses = {name: collections.Counter() for name in ModelMasks._fields}
     compared = 0
     model, parts = config.model, batch_parts(mesh)
     rows = parts * -(-4 // parts)
@@ -78,13 +78,13 @@ def check_attention(
         rng = np.random.default_rng((source, target))
         lengths = {"encoder": (source,) * 2, "decoder": (target,) * 2, "cross": (target, source)}
         probes, fused = {}, {}
-        structures = draw_structures(rng, rows, source, target, packed=packed)
-        for name, structure in structures._asdict().items():
+        masks = draw_masks(rng, rows, source, target, packed=packed)
+        for name, attention_mask in masks._asdict().items():
             query, key = (
                 jax.ShapeDtypeStruct((rows, n, model.num_heads, model.head_dim), model.dtype)
                 for n in lengths[name]
             )
-            call = model.attention_implementation, backend, query, key, structure
+            call = model.attention_implementation, backend, query, key, attention_mask
             if trains:
                 use = choose(*call, strict=True, dropout=model.attention_dropout_rate > 0.0)
                 uses[name][f"{use.implementation} ({use.reason})"] += 1
@@ -92,7 +92,7 @@ def check_attention(
             implementation = choose(*call).implementation
             if implementation != "reference":
                 fused[name] = implementation
-                probes[name] = draw_probe(rng, query, key, structure)
+                probes[name] = draw_probe(rng, query, key, attention_mask)
         if fused:
             _compare(probes, fused, kernels, mesh)
             compared += len(fused)
@@ -117,9 +117,11 @@ def run_kernels(kernels: dict[str, Kernel], probes: dict[str, Probe]) -> dict[st
     """Output and gradients of each attention: `(out, (d_query, d_key, d_value))` by name."""
     results = {}
     for name, probe in probes.items():
-        kernel, structure = kernels[name], probe.structure
+        kernel, attention_mask = kernels[name], probe.attention_mask
         out, pull_back = jax.vjp(
-            lambda *arrays, kernel=kernel, structure=structure: kernel(*arrays, structure),
+            lambda *arrays, kernel=kernel, attention_mask=attention_mask: kernel(
+                *arrays, attention_mask
+            ),
             probe.query,
             probe.key,
             probe.value,

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.ops.attention_structure import (
-    AttentionStructure,
-    ModelStructures,
-    model_structures,
+from jaxformer.ops.attention_mask import (
+    AttentionMask,
+    ModelMasks,
+    model_masks,
 )
 
 PLANTED = 1e3  # put into masked keys and values: far above all others, and fits into float16
@@ -24,7 +24,7 @@ class Probe(NamedTuple):
       key: `[B, S, N, H]`.
       value: `[B, S, N, H]`.
       cotangent: `[B, T, N, H]`, the gradient that comes back to the output.
-      structure: which keys a query may attend to.
+      attention_mask: which keys a query may attend to.
       watched: bool `[B, T]`, the queries whose outputs the hidden keys must not change.
       hidden: bool `[B, S]`, the keys that no watched query may attend to.
     """
@@ -33,14 +33,14 @@ class Probe(NamedTuple):
     key: Any
     value: Any
     cotangent: Any
-    structure: AttentionStructure
+    attention_mask: AttentionMask
     watched: Any
     hidden: Any
 
 
-def draw_structures(
+def draw_masks(
     rng: np.random.Generator, rows: int, source: int, target: int, *, packed: bool
-) -> ModelStructures:
+) -> ModelMasks:
     """Random source lengths, or random sentences in packed rows.
 
     Args:
@@ -52,26 +52,26 @@ def draw_structures(
     """
     if packed:
         segments = _draw_segments(rng, rows, source, target)
-        return model_structures(inputs_segments=segments[0], targets_segments=segments[1])
+        return model_masks(inputs_segments=segments[0], targets_segments=segments[1])
     lengths = rng.integers(1, source + 1, rows).astype(np.int32)
     lengths[:3] = source, 1, 0  # the last batch of an epoch may have empty rows
-    return model_structures(inputs_lengths=lengths)
+    return model_masks(inputs_lengths=lengths)
 
 
 def draw_probe(
     rng: np.random.Generator,
     query: jax.ShapeDtypeStruct,
     key: jax.ShapeDtypeStruct,
-    structure: AttentionStructure,
+    attention_mask: AttentionMask,
 ) -> Probe:
     """Normal numbers for the shapes `query [B, T, N, H]` and `key [B, S, N, H]`."""
     rows, queries, keys = *query.shape[:2], key.shape[1]
     arrays = (rng.standard_normal(x.shape).astype(x.dtype) for x in (query, key, key, query))
-    watched = _watch(structure, rows, queries)
-    mask = structure.to_mask(queries, keys)
+    watched = _watch(attention_mask, rows, queries)
+    mask = attention_mask.to_mask(queries, keys)
     seen = True if mask is None else np.asarray(mask)[:, 0]
     seen = np.broadcast_to(seen, (rows, queries, keys)) & watched[:, :, None]
-    return Probe(*arrays, structure, watched, ~seen.any(axis=1))
+    return Probe(*arrays, attention_mask, watched, ~seen.any(axis=1))
 
 
 def plant(probe: Probe) -> Probe:
@@ -100,11 +100,11 @@ def _draw_segments(rng, rows: int, *lengths: int) -> list[np.ndarray]:
     return sides
 
 
-def _watch(structure: AttentionStructure, rows: int, queries: int) -> np.ndarray:
+def _watch(attention_mask: AttentionMask, rows: int, queries: int) -> np.ndarray:
     """bool `[B, T]`: the first half of a row, or of one of its sentences."""
-    if structure.query_segments is None:
+    if attention_mask.query_segments is None:
         return np.broadcast_to(np.arange(queries) < (queries + 1) // 2, (rows, queries))
-    segments = np.asarray(structure.query_segments)
+    segments = np.asarray(attention_mask.query_segments)
     last = segments.max(axis=1, keepdims=True)
     chosen = segments == (last + 1) // 2  # there are sentences before it and after it
     place = np.cumsum(chosen, axis=1)

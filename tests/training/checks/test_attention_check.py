@@ -10,7 +10,7 @@ from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.ops.attention_choice import Backend
 from jaxformer.ops.attention_kernels import KERNELS, reference_attention, splash_attention
-from jaxformer.ops.attention_structure import AttentionStructure
+from jaxformer.ops.attention_mask import AttentionMask
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.training.checks.attention_check import check_attention
 
@@ -61,9 +61,9 @@ def test_shapes_may_differ_in_what_they_use(mesh):
     """Odd lengths go to the reference; each pair of lengths is compared once."""
     seen = []
 
-    def watch(query, key, value, structure):
+    def watch(query, key, value, attention_mask):
         seen.append((query.shape[1], key.shape[1]))
-        return reference_attention(query, key, value, structure)
+        return reference_attention(query, key, value, attention_mask)
 
     shapes = [SHAPE, SHAPE._replace(rows=8), SHAPE._replace(target_length=7)]
     line = check_attention(
@@ -93,9 +93,9 @@ def test_attention_dropout_trains_on_the_reference_and_evaluates_on_the_kernel(m
 def test_lengths_that_only_evaluation_has_are_compared_as_well(mesh):
     seen = []
 
-    def watch(query, key, value, structure):
+    def watch(query, key, value, attention_mask):
         seen.append((query.shape[1], key.shape[1]))
-        return reference_attention(query, key, value, structure)
+        return reference_attention(query, key, value, attention_mask)
 
     line = check_attention(
         run_config("auto", dtype="bfloat16"),
@@ -112,9 +112,9 @@ def test_lengths_that_only_evaluation_has_are_compared_as_well(mesh):
 def test_batches_of_evaluation_are_compared_where_those_of_training_are_packed(mesh):
     seen = []
 
-    def watch(query, key, value, structure):
+    def watch(query, key, value, attention_mask):
         seen.append((query.shape[1], key.shape[1]))
-        return reference_attention(query, key, value, structure)
+        return reference_attention(query, key, value, attention_mask)
 
     setup = dict(kernels={"cudnn": watch}, backend=Backend("gpu", (9, 0)))
     evaluated = [SHAPE._replace(source_length=12, target_length=10)]
@@ -148,36 +148,40 @@ def test_an_impossible_configuration_is_refused(model, batching, reason, mesh):
     assert reason in str(caught.value)
 
 
-def leak(query, key, value, structure):
+def leak(query, key, value, attention_mask):
     """Far below what rounding may do, but it carries what must stay hidden."""
-    return reference_attention(query, key, value, structure) + 1e-6 * value.mean(1, keepdims=True)
+    return reference_attention(query, key, value, attention_mask) + 1e-6 * value.mean(
+        1, keepdims=True
+    )
 
 
-def leak_gradient(query, key, value, structure):
+def leak_gradient(query, key, value, attention_mask):
     seen = 1e-6 * value.sum(1, keepdims=True)
-    return reference_attention(query, key, value, structure) + (seen - jax.lax.stop_gradient(seen))
+    return reference_attention(query, key, value, attention_mask) + (
+        seen - jax.lax.stop_gradient(seen)
+    )
 
 
-def ignore_causality(query, key, value, structure):
-    structure = AttentionStructure(False, *jax.tree.leaves(structure))
-    return reference_attention(query, key, value, structure)
+def ignore_causality(query, key, value, attention_mask):
+    attention_mask = AttentionMask(False, *jax.tree.leaves(attention_mask))
+    return reference_attention(query, key, value, attention_mask)
 
 
-def return_nan(query, key, value, structure):
-    out = reference_attention(query, key, value, structure)
+def return_nan(query, key, value, attention_mask):
+    out = reference_attention(query, key, value, attention_mask)
     return out.at[0, -1, 0, 0].set(jnp.nan)
 
 
-def return_nan_gradients(query, key, value, structure):
-    return reference_attention(query, key, value, structure) + jnp.sqrt(0.0 * key[:, :1])
+def return_nan_gradients(query, key, value, attention_mask):
+    return reference_attention(query, key, value, attention_mask) + jnp.sqrt(0.0 * key[:, :1])
 
 
-def wrong_gradient(query, key, value, structure):
+def wrong_gradient(query, key, value, attention_mask):
     half = 0.5 * (key + jax.lax.stop_gradient(key))
-    return reference_attention(query, half, value, structure)
+    return reference_attention(query, half, value, attention_mask)
 
 
-def cannot_compile(query, key, value, structure):
+def cannot_compile(query, key, value, attention_mask):
     raise NotImplementedError("no kernel for this shape")
 
 

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.training.checks.attention_probes import PLANTED, draw_probe, draw_structures, plant
+from jaxformer.training.checks.attention_probes import PLANTED, draw_masks, draw_probe, plant
 
 ROWS, SOURCE, TARGET = 5, 24, 18
 LENGTHS = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (TARGET, SOURCE)}
@@ -10,17 +10,19 @@ LENGTHS = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (T
 
 def draw(batching, name, dtype="float32"):
     rng = np.random.default_rng(0)
-    structures = draw_structures(rng, ROWS, SOURCE, TARGET, packed=batching == "packed")
-    structure = structures._asdict()[name]
+    masks = draw_masks(rng, ROWS, SOURCE, TARGET, packed=batching == "packed")
+    attention_mask = masks._asdict()[name]
     query, key = (jax.ShapeDtypeStruct((ROWS, n, 2, 8), dtype) for n in LENGTHS[name])
-    return draw_probe(rng, query, key, structure)
+    return draw_probe(rng, query, key, attention_mask)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
 def test_hidden_keys_are_those_that_no_watched_query_sees(batching, name):
     probe = draw(batching, name)
-    mask = np.broadcast_to(probe.structure.to_mask(*LENGTHS[name]), (ROWS, 1, *LENGTHS[name]))[:, 0]
+    mask = np.broadcast_to(probe.attention_mask.to_mask(*LENGTHS[name]), (ROWS, 1, *LENGTHS[name]))[
+        :, 0
+    ]
     for row in range(ROWS):
         assert 0 < probe.watched[row].sum() <= -(-LENGTHS[name][0] // 2)
         for key in range(LENGTHS[name][1]):
@@ -31,7 +33,7 @@ def test_hidden_keys_are_those_that_no_watched_query_sees(batching, name):
 
 def test_packed_rows_hide_sentences_before_and_after():
     probe = draw("packed", "decoder")
-    segments = probe.structure.query_segments
+    segments = probe.attention_mask.query_segments
     assert (segments.max(axis=1) >= 1).all()
     assert (segments == 0).any()
     sides = set()
@@ -47,7 +49,7 @@ def test_packed_rows_hide_sentences_before_and_after():
 
 def test_lengths_hold_a_full_a_short_and_an_empty_row():
     probe = draw("buckets", "cross")
-    assert list(probe.structure.key_lengths[:3]) == [SOURCE, 1, 0]
+    assert list(probe.attention_mask.key_lengths[:3]) == [SOURCE, 1, 0]
     assert list(probe.hidden.sum(axis=1)[:3]) == [0, SOURCE - 1, SOURCE]
 
 

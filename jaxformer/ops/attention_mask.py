@@ -14,7 +14,7 @@ from jaxformer.ops.masks import causal_mask, combine_masks, segment_mask
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class AttentionStructure:
+class AttentionMask:
     """Which keys a query may attend to: those that every field allows.
 
     Attributes:
@@ -68,24 +68,24 @@ class AttentionStructure:
         return combine_masks(causal, lengths, segments, self.mask)
 
 
-EVERYTHING = AttentionStructure()
+EVERYTHING = AttentionMask()
 
 
-class ModelStructures(NamedTuple):
+class ModelMasks(NamedTuple):
     """Of the encoder's and the decoder's self-attention, and of cross-attention."""
 
-    encoder: AttentionStructure
-    decoder: AttentionStructure
-    cross: AttentionStructure
+    encoder: AttentionMask
+    decoder: AttentionMask
+    cross: AttentionMask
 
 
-def model_structures(
+def model_masks(
     *,
     inputs_lengths: jax.Array | None = None,
     inputs_mask: jax.Array | None = None,
     inputs_segments: jax.Array | None = None,
     targets_segments: jax.Array | None = None,
-) -> ModelStructures:
+) -> ModelMasks:
     """What each attention of an encoder-decoder may see, without a cache.
 
     Args:
@@ -95,10 +95,10 @@ def model_structures(
       targets_segments: int32 `[B, T]` of packed rows.
     """
     mask = None if inputs_mask is None else inputs_mask[:, None, None, :]
-    return ModelStructures(
-        encoder=AttentionStructure(False, inputs_lengths, inputs_segments, inputs_segments, mask),
-        decoder=AttentionStructure(True, None, targets_segments, targets_segments),
-        cross=AttentionStructure(
+    return ModelMasks(
+        encoder=AttentionMask(False, inputs_lengths, inputs_segments, inputs_segments, mask),
+        decoder=AttentionMask(True, None, targets_segments, targets_segments),
+        cross=AttentionMask(
             False,
             inputs_lengths,
             targets_segments,
