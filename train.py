@@ -1,12 +1,12 @@
 """Train a Transformer: python train.py [--config=FILE] [--workdir=DIR] [--config.field=value].
 
-With no flags it trains the built-in English-French corpus in runs/pocket. The same command again
-goes on from the last checkpoint.
+With no flags it trains on the built-in English-French corpus in runs/pocket. The same command
+again resumes from the last checkpoint.
 
-Exit status: 0 done, or training.max_seconds over; 1 diverged, or an error of ours; 2 bad input, a
-workdir in use or lost, or a refusal of the operating system; 70 no sign of life (the stacks are in
+Exit status: 0 done, or training.max_seconds reached; 1 diverged, or an error of jaxformer; 2 bad
+input, a workdir in use or lost, or an error of the operating system; 70 no sign of life (stacks in
 WORKDIR/stacks.txt); 71 another process of the job was lost; 130 after SIGINT and 143 after SIGTERM
-and SIGUSR1, saved. After 70, 71, 130, 143 and a kill the same command goes on.
+and SIGUSR1, saved. After 70, 71, 130, 143 and a kill the same command resumes.
 """
 
 import dataclasses
@@ -25,19 +25,19 @@ from jaxformer.runtime.launch import FLAGS, launch_of
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pocket.py"
 _CONFIG = config_flags.DEFINE_config_file(
     "config",
-    None,  # parse_flags names the default: one given here is read, flags and all, before any check
-    "File whose get_config() describes the run; configs/pocket.py if not given.",
+    None,  # parse_flags sets the default: absl would read one given here before any check
+    "File whose get_config() describes the run; default: configs/pocket.py.",
     lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run; runs/<config name> if empty.")
 _ALLOW_CHANGES = flags.DEFINE_list(
     "allow_changes",
     [],
-    "Fields and sections, by commas, that may differ from the run in the workdir although that "
-    "trains something else; e.g. optimizer.learning_rate,data",
+    "Comma-separated fields and sections that may differ from the run in the workdir even though "
+    "that alters its training; e.g. optimizer.learning_rate,data",
 )
 _PROFILE = flags.DEFINE_bool(
-    "profile", False, "Trace five steps of this start, as --config.training.profile_steps=5 does."
+    "profile", False, "Trace five steps of this start, like --config.training.profile_steps=5."
 )
 _DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float}
 for _name, (_kind, _default, _help) in FLAGS.items():
@@ -45,7 +45,7 @@ for _name, (_kind, _default, _help) in FLAGS.items():
 
 
 def parse_flags(arguments: list[str]) -> list[str]:
-    """Parse the command line; whatever is wrong with it is said in one line, with exit status 2."""
+    """Parse the command line; an error in it prints one line and exits with status 2."""
     from jaxformer.commands.config_files import require_config
     from jaxformer.commands.config_overrides import check_arguments
     from jaxformer.commands.empty_values import refuse_empty
@@ -82,7 +82,7 @@ def main(_: list[str]) -> int:
 
 
 def run() -> int:
-    """Train as the flags say; returns the exit status."""
+    """Train as the flags specify; returns the exit status."""
     from jaxformer.runtime import distributed
     from jaxformer.runtime.backend import configure_backend
     from jaxformer.training.loop import train

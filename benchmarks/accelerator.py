@@ -2,10 +2,11 @@
 
 Each line trains one model on random sentences of one bucket, with one implementation of attention:
 `rows x length` with padding, lengths drawn from just above half the bucket's length to all of it.
-The implementations take turns. Tokens are counted without padding, and so are the floating-point
-operations of the share of the device's peak (MFU). What an implementation cannot do is said.
+The implementations alternate. Tokens are counted without padding, and so are the FLOPs of the share
+of the device's peak (MFU). Unsupported calls of an implementation are reported.
 
-On a CPU it runs too, which tells nothing of accelerators: --models tiny --tokens 512 --lengths 16.
+It also runs on a CPU, but then says nothing about accelerators:
+--models tiny --tokens 512 --lengths 16.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Measurement(NamedTuple):
     Attributes:
       name: of the attention.
       seconds: of a step, one for each round.
-      memory: bytes of a device that the step needs, 0 if the compiler does not tell.
+      memory: bytes that the step needs on a device; 0 if the compiler does not report them.
     """
 
     name: str
@@ -74,13 +75,17 @@ class Training:
         from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
         from jaxformer.parallel.mesh import make_mesh
         from jaxformer.parallel.sharding import shard_batch
-        from jaxformer.tasks.translation import Translation
+        from jaxformer.tasks.translation_loss import Translation
         from jaxformer.training.checks.memory import program_memory
         from jaxformer.training.program import TrainingProgram
 
         mesh = make_mesh(MeshConfig())
-        task = Translation(model, pad_id=PAD_ID, bos_id=BOS_ID)
-        program = TrainingProgram(task, OptimizerConfig(warmup_steps=4000), TrainingConfig())
+        training = TrainingConfig()
+        objective = Translation(
+            model, pad_id=PAD_ID, bos_id=BOS_ID, label_smoothing=training.label_smoothing
+        )
+        optimizer = OptimizerConfig(warmup_steps=4000)
+        program = TrainingProgram(objective, optimizer, training.num_steps)
         abstract, self._step = program.abstract(mesh), program.train_step(mesh)
         self._batch = shard_batch(batch.arrays, mesh)
         self._key = jax.random.key(1)
@@ -107,7 +112,7 @@ class Training:
 
 
 def check_use(model: TransformerConfig, rows: int, length: int) -> str:
-    """What does the encoder's attention; raises `InputError` if it is not what was asked for."""
+    """The implementation of the encoder's attention; `InputError` if not the requested one."""
     import jax
 
     from jaxformer.ops.attention_choice import choose, current_backend
@@ -167,7 +172,7 @@ def measure(options: argparse.Namespace, model_name: str, length: int) -> Iterat
 
 
 def time_rounds(trainings: dict[str, Training], rounds: int, steps: int) -> list[Measurement]:
-    """Let each training work in turn, `rounds` times; the first steps are not timed."""
+    """Run each training in turn, `rounds` times; the first steps are not timed."""
     seconds: dict[str, list[float]] = {name: [] for name in trainings}
     for training in trainings.values():
         training.run(WARM_UP_STEPS)
@@ -183,7 +188,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--models", nargs="+", choices=PRESETS, default=["base", "big"])
-    parser.add_argument("--tokens", type=int, default=65_536, help="of a step and side, padded")
+    parser.add_argument("--tokens", type=int, default=65_536, help="per step and side, padded")
     parser.add_argument("--lengths", nargs="+", type=int, default=[32, 64, 128, 256])
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument(
@@ -193,8 +198,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         default=["auto", "xla", "reference"],
     )
     parser.add_argument("--remat", action="store_true", help="model.remat")
-    parser.add_argument("--rounds", type=int, default=5, help="timings of each line")
-    parser.add_argument("--steps", type=int, default=10, help="updates in a timing")
+    parser.add_argument("--rounds", type=int, default=5, help="timings per line")
+    parser.add_argument("--steps", type=int, default=10, help="updates per timing")
     options = parser.parse_args(arguments)
     if min(options.tokens, options.rounds, options.steps, *options.lengths) < 1:
         parser.error("--tokens, --lengths, --rounds and --steps must be at least 1")

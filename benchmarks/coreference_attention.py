@@ -1,10 +1,10 @@
-"""Which heads look from a pronoun to its noun: python benchmarks/coreference_attention.py
+"""Which heads attend from a pronoun to its noun: python benchmarks/coreference_attention.py
 
 The sentences are fresh pronoun sentences of the built-in corpus: "The animal didn't cross the
-street because it was too tired." The model reads them with their right translations. A head hits
-when the strongest attention of the pronoun, its own position aside, is on a piece of the noun that
-it stands for. `reading` is the decoder's step that has the pronoun as its input, `writing` the one
-before, which has to choose between il and elle.
+street because it was too tired." The model reads them with their reference translations. A head
+hits if the strongest attention of the pronoun, excluding its own position, is on a piece of the
+referent. `reading` is the decoder's step with the pronoun as its input, `writing` the step before,
+which has to choose between il and elle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Places(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One head's hits; `other` counts how often it looks at the wrong noun instead."""
+    """One head's hits; `other` counts how often it attends to the wrong noun instead."""
 
     kind: str
     layer: int
@@ -78,7 +78,7 @@ def hits(weights: np.ndarray, queries: list[int], aside: list[int], wanted: list
     Args:
       weights: `[L, N, T, S]`.
       queries: rows, averaged.
-      aside: keys that do not count.
+      aside: keys that are excluded.
       wanted: keys.
 
     Returns:
@@ -98,7 +98,7 @@ def run_model(params, inputs, inputs_mask, decoder_inputs, *, model):
         decoder_inputs,
         inputs_mask=inputs_mask,
         return_attention=True,
-    )[1]
+    ).attention
 
 
 def rows_of(all_ids: list[list[int]], tokenizer) -> np.ndarray:

@@ -3,16 +3,16 @@
 Tokenises the built-in corpus, and parallel text in `--root`, with a joint vocabulary each, and
 times their batches: made on one core, and through `BatchLoader`.
 
-`--sampling=0.1` instead times `BatchLoader` with segmentations sampled at that rate, here and in 1
-and 2 worker processes, on all cores.
+`--sampling=0.1` instead times `BatchLoader` with segmentations sampled at that rate, in this
+process and in 1 and 2 worker processes, on all cores.
 
-`--simulate 1_000_000 100_000_000` instead writes corpora of so many pairs chunk by chunk to a
-temporary folder, plans each in a process of its own, delivers some thousand batches from both
-sides of a window boundary and shows the peaks of memory. Lengths are drawn; the ids are holes in
-sparse files, so that 100 million pairs take 1.6 GB of disk. Memory is read from /proc (Linux).
+`--simulate 1_000_000 100_000_000` instead writes corpora of these sizes chunk by chunk to a
+temporary folder, plans each in a separate process, delivers a few thousand batches around a window
+boundary and shows the peak memory. Lengths are drawn; the ids are holes in sparse files, so that
+100 million pairs take 1.6 GB of disk. Memory is read from /proc (Linux).
 
-Seconds are of the clock and (in brackets) of the CPU, all threads together. Everything is pinned to
-one core, so on an idle machine they agree; on a busy one the second are what to compare.
+Seconds are wall time and (in brackets) CPU time of all threads. Everything is pinned to one core,
+so they agree on an idle machine; on a busy one compare the CPU time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from jaxformer.config import DataConfig, TokenizerConfig
 from jaxformer.data.batching import Plan
 from jaxformer.data.corpus import ARRAYS, CorpusReport, TokenizedCorpus, prepare_corpus
 from jaxformer.data.corpus_cache import ArrayWriter
-from jaxformer.data.loader import BatchLoader, make_batch, make_plan
+from jaxformer.data.loader import BatchLoader
+from jaxformer.data.pair_dataset import PairDataset, make_batch, make_plan
 from jaxformer.data.sources import make_source
 from jaxformer.data.subword_sampling import SubwordSampler
 from jaxformer.data.tokenizer_training import train_tokenizer
@@ -61,7 +62,7 @@ def pin_to_one_core() -> None:
 
 
 class Stopwatch:
-    """Seconds of the clock and of the CPU."""
+    """Wall and CPU seconds."""
 
     def __enter__(self) -> Stopwatch:
         self._start = time.perf_counter(), time.process_time()
@@ -89,7 +90,7 @@ def count_pairs(plan: Plan, steps: range) -> int:
 
 def time_loader(corpus: TokenizedCorpus, plan: Plan) -> Stopwatch:
     """Two epochs through the loader, its reading thread included."""
-    loader = BatchLoader(corpus, plan, pad_id=0)
+    loader = BatchLoader(PairDataset(corpus, plan, 0))
     next(loader)
     with Stopwatch() as watch:
         for _ in range(2 * plan.steps_per_epoch):
@@ -99,7 +100,7 @@ def time_loader(corpus: TokenizedCorpus, plan: Plan) -> Stopwatch:
 
 
 def tokenise(config: DataConfig, vocab_size: int) -> tuple[TokenizedCorpus, Tokenizer, Stopwatch]:
-    """The training pairs, the joint tokenizer that was trained for them, and the time they took."""
+    """The training pairs, the joint tokenizer trained on them, and the time it took."""
     source = make_source(config, 0)
     lines = (line for pair in source.pairs("train") for line in pair)
     tokenizer = train_tokenizer(lines, TokenizerConfig(vocab_size=vocab_size), progress=False)
@@ -120,7 +121,7 @@ def measure_corpus(title: str, config: DataConfig, vocab_size: int) -> list[dict
         with Stopwatch() as planning:
             plan = make_plan(corpus, settings, seed=0, row_multiple=ROW_MULTIPLE, shuffle=True)
         for epoch in (0, 1):
-            plan.rows(epoch * plan.steps_per_epoch)  # draws its order, once for all steps
+            plan.layout(epoch * plan.steps_per_epoch, slice(0, 1))  # draws its order, once
         with Stopwatch() as alone:
             deliver(corpus, plan, range(2 * plan.steps_per_epoch))
         rows.append(
@@ -149,7 +150,7 @@ def measure_sampling(
     rows = []
     for workers in WORKERS:
         with closing(
-            BatchLoader(corpus, plan, pad_id=0, sampler=sampler, workers=workers)
+            BatchLoader(PairDataset(corpus, plan, 0, sampler=sampler, workers=workers))
         ) as loader:
             for _ in range(plan.steps_per_epoch):  # what splits each word is found once
                 next(loader)

@@ -1,10 +1,10 @@
-"""What runs would need and reach on devices that are not here: python benchmarks/plans.py.
+"""What runs would need and reach on absent devices: python benchmarks/plans.py.
 
-Compiles the train step, or with --decode the searches of `translate`, of each configuration for
-each topology, and prints a row of a markdown table as soon as it is known; progress goes to
-stderr. GPUs need `pip install -e ".[cuda]"`, TPUs `pip install -e ".[tpu]"`; topologies whose
-compiler is missing are named on stderr and left out, and the exit status is 1. On two cores a row
-takes half a minute to some minutes.
+Compiles the train step of each configuration for each topology, or with --decode the searches of
+`translate`, and prints a row of a markdown table as soon as it is ready; progress goes to stderr.
+GPUs need `pip install -e ".[cuda]"`, TPUs `pip install -e ".[tpu]"`; topologies without their
+compiler are named on stderr and skipped, and the exit status is 1. On two cores a row takes from
+half a minute to a few minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEARCH_HEADER = [
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     tpus, gpus = by_platform(options.topologies)
-    if tpus and gpus:  # each compiler in a process of its own, with its own flags
+    if tpus and gpus:  # each compiler in a separate process, with its own flags
         given = list(sys.argv[1:] if arguments is None else arguments)
         return max(run_apart(given, topologies) for topologies in (gpus, tpus))
     start_jax("tpu" if tpus else "gpu")
@@ -98,13 +98,13 @@ def by_platform(topologies) -> tuple[list[str], list[str]]:
 
 
 def run_apart(given: list[str], topologies: list[str]) -> int:
-    """The same command for some of its topologies, in a process of its own; its exit status."""
+    """Run the same command for some of its topologies in a separate process; its exit status."""
     command = [sys.executable, __file__, *given, "--topologies", *topologies]
     return subprocess.run(command, check=False).returncode
 
 
 def start_jax(platform: str) -> None:
-    """Set what JAX must be told before it starts; it itself runs on the CPU."""
+    """Configure JAX before it starts; JAX itself runs on the CPU."""
     from jaxformer.runtime.xla_flags import add_xla_flags
 
     add_xla_flags(os.environ, platform)
@@ -150,10 +150,10 @@ def step_rows(name: str, config, devices, kind: str, options: argparse.Namespace
             break
         print(f"{name}: {tokens:,} tokens a device do not fit", file=sys.stderr, flush=True)
         tokens //= 2
-    seconds, total = plan.predicted, plan.shape.rows * plan.shape.target_length
+    seconds, total = plan.predicted, plan.units * plan.devices
     yield [
         name,
-        f"{plan.tokens:,.0f}",
+        f"{plan.units:,.0f}",
         f"{size(plan.needed.state)} + {size(plan.needed.temporaries)}" if plan.needed else "?",
         attention(plan.text),
         kernels(plan),

@@ -1,9 +1,9 @@
-"""What saving costs a run: python benchmarks/saving.py [--shape=base] [--interval=100].
+"""The cost of saving during a run: python benchmarks/saving.py [--shape=base] [--interval=100].
 
-One process trains interval after interval of the same step; every other interval begins with a save
-to a temporary folder, as in training: the blocking part is timed, the rest is written beside the
-steps. Prints the blocking part as a share of the interval, and the ratio of the medians of the
-intervals with and without a save.
+One process trains intervals of the same step; every other interval begins with a save to a
+temporary folder, as in training: the blocking part is timed, the rest is written in the background.
+Prints the blocking part as a share of the interval, and the ratio of the medians of the intervals
+with and without a save.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ def measure(
     """Seconds of intervals without and with a save, of the blocking parts, and bytes of a save."""
     import jax
 
+    from jaxformer.config import Config
     from jaxformer.storage.checkpoint import Checkpointer
+    from jaxformer.tasks.registry import ranking_of
 
     train_step, state, batch, key = prepare_step(shape)
     without, with_save, blocking = [], [], []
-    with Checkpointer(folder, keep=2, best_metric="bleu") as checkpointer:
+    with Checkpointer(folder, keep=2, ranking=ranking_of(Config())) as checkpointer:
         # The first interval only warms up; a kind never comes twice in a row.
         for number in range(2 * rounds + 1):
             saves = number % 2 == 0

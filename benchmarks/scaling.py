@@ -1,8 +1,8 @@
 """Bytes that a train step sends for each device, as a table: python benchmarks/scaling.py.
 
-Compiles data parallel and FSDP steps of `base` and `big` for TPU slices that are not there; needs
-`pip install -e ".[tpu]"` and, on two cores, some minutes a row. The paper's models with
-37,000 pieces, bfloat16 with float32 parameters, rows of 64 tokens, 1,024 target tokens a device.
+Compiles data parallel and FSDP steps of `base` and `big` for absent TPU slices; needs
+`pip install -e ".[tpu]"` and, on two cores, a few minutes per row. The paper's models with
+37,000 pieces, bfloat16 with float32 parameters, rows of 64 tokens, 1,024 target tokens per device.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def row(model: str, chips: int, mesh: str) -> str:
     return (
         f"| {model} | {chips} | {name} | {format_bytes(plan.needed.state)} | "
         f"{format_bytes(sum(kinds.values()))} | {parts} | "
-        f"{plan.enough_tokens(run.mesh):,.0f} tokens |"
+        f"{plan.enough_units(run.mesh):,.0f} tokens |"
     )
 
 

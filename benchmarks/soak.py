@@ -1,9 +1,9 @@
-"""Kill a run again and again: python benchmarks/soak.py [--kills=200] [--seed=0].
+"""Kill a run repeatedly: python benchmarks/soak.py [--kills=200] [--seed=0].
 
-A small run is trained once without interruption, and once more while SIGKILL ends it at random
-moments and the same command starts it again: while it starts up, between two steps, and inside an
-asynchronous save. In the end the SHA-256 of the parameters and the logged figures of every step
-must be the same, and each start must have gone on from the newest checkpoint that was complete.
+A small run is trained once without interruption. It is trained again while SIGKILL ends it at
+random moments (during start-up, between two steps, during an asynchronous save) and the same
+command restarts it. In the end the SHA-256 of the parameters and the logged metrics of every step
+must be the same, and each start must have resumed from the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ SETTINGS = {
     "training.log_every": 1, "training.save_every": SAVE_EVERY, "training.eval_every": 50,
     "training.eval_sentences": 4, "training.keep_checkpoints": 2, "decoding.max_length_extra": 8,
 }  # fmt: skip
-LONGEST_WAIT = 1800.0  # seconds for a start to do what is awaited
+LONGEST_WAIT = 1800.0  # seconds for a start to reach an expected state
 
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """One kill, and what the next start made of it.
+    """One kill, and how the next start resumed.
 
     Attributes:
       phase: `start-up`, `save` (one was being written) or `step`.
-      reached: the last step that was logged, 0 if none was in this start.
+      reached: the last step logged by this start, 0 if none.
       complete: step of the newest complete checkpoint on disk, 0 if there was none.
-      resumed: step from which the next start went on that came so far; None: not yet known.
+      resumed: step from which the next start resumed; None: not yet known.
     """
 
     phase: str
@@ -60,7 +60,7 @@ class Kill:
 
     @property
     def repeated(self) -> int:
-        """Logged steps that the next start did again."""
+        """Logged steps that the next start repeated."""
         return max(self.reached - (self.resumed or 0), 0)
 
 
@@ -78,8 +78,8 @@ class Start:
 
     Attributes:
       lines: of its output so far.
-      reached: the last step that it has logged, 0 before.
-      resumed: the step at which it went on, 0 for a new run; None while it does not say.
+      reached: the last step it has logged, 0 before.
+      resumed: the step it resumed from, 0 for a new run; None until it is logged.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str]):
@@ -110,7 +110,7 @@ class Start:
                 return bool(condition())
             if time.monotonic() > deadline:
                 self.process.kill()
-                raise TimeoutError(f"awaited in vain from a start:\n{self.output}")
+                raise TimeoutError(f"a start did not reach the expected state:\n{self.output}")
             time.sleep(0.002)
         return True
 
@@ -139,7 +139,7 @@ class Soak:
       folder: empty.
       kills: how many.
       seed: of the choice of moments.
-      say: is told what happens.
+      say: called with progress messages.
     """
 
     def __init__(self, folder: Path, *, kills: int, seed: int, say: Callable[[str], None] = print):
@@ -162,7 +162,7 @@ class Soak:
         """Train both runs to the end.
 
         Raises:
-          RuntimeError: a start failed by itself.
+          RuntimeError: a start failed without being killed.
         """
         whole, killed = self._folder / "whole", self._folder / "killed"
         self.start(whole).finish(0)
@@ -235,7 +235,7 @@ def look(workdir: Path, start: Start) -> Kill:
 
 
 def settled(kills: list[Kill], resumed: int | None) -> list[Kill]:
-    """The kills, now that a start went on from step `resumed`; None: it did not get so far."""
+    """The kills, updated with the step that a start resumed from; None: it never resumed."""
     return [
         dataclasses.replace(kill, resumed=resumed) if kill.resumed is None else kill
         for kill in kills
@@ -280,7 +280,7 @@ def report(outcome: Outcome) -> str:
         f"a checkpoint every {SAVE_EVERY}"
     )
     wrong = [kill for kill in kills if kill.resumed != kill.complete]
-    lines.append(f"starts that did not go on from the newest complete checkpoint: {len(wrong)}")
+    lines.append(f"starts that did not resume from the newest complete checkpoint: {len(wrong)}")
     same = outcome.figures[0] == outcome.figures[1]
     lines.append(f"figures of {len(outcome.figures[1])} steps {'equal' if same else 'DIFFERENT'}")
     lines += [f"SHA-256 killed         {killed}", f"SHA-256 uninterrupted  {whole}"]

@@ -1,8 +1,7 @@
 """Time to the first step, cold and warm: python benchmarks/startup.py [CONFIG_FILE].
 
-Each start is a process of its own that trains one step in an empty workdir. The cold one finds an
-empty cache folder, the warm one what the cold one left there: the tokenised corpus and the compiled
-programs.
+Each start is a separate process that trains one step in an empty workdir. The cold one has an empty
+cache folder, the warm one the cold one's cache: the tokenised corpus and the compiled programs.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ def start_training(config_file: str, workdir: str, started: float) -> None:
 
     from jaxformer.config import Config
     from jaxformer.runtime.backend import configure_backend
-    from jaxformer.training import loop, recorder, setup
+    from jaxformer.tasks import translation
+    from jaxformer.training import loop, recorder
 
     values = runpy.run_path(config_file)["get_config"]().to_dict()
     values["training"]["save_every"] = 1  # before it saves, the loop waits for the step
@@ -63,8 +63,8 @@ def start_training(config_file: str, workdir: str, started: float) -> None:
     import jax
 
     watch.lap("imports")
-    watch.watch(setup, "load_or_train", "tokenizer")
-    watch.watch(setup, "prepare_corpus", "corpus")
+    watch.watch(translation, "load_or_train", "tokenizer")
+    watch.watch(translation, "prepare_corpus", "corpus")
     watch.watch(loop, "check_memory", "compiling")
     watch.watch(loop, "restore_or_create", "state")
 

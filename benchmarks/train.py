@@ -1,15 +1,15 @@
-"""Training speed beside plain PyTorch: python benchmarks/train.py [--shapes tiny small base].
+"""Training speed compared with plain PyTorch: python benchmarks/train.py [--shapes tiny small].
 
-Each system trains the same shape on the same random batch in a process of its own, pinned to the
-same cores. The parent lets one of them work at a time, in turn, so that what else the machine does
-falls on all alike, and prints Markdown tables. PyTorch is needed here only: pip install torch
-(and a C++ compiler, for its compiled form).
+Each system trains the same shape on the same random batch in a separate process, pinned to the
+same cores. The parent runs one at a time, alternating, so that other load on the machine affects
+all equally, and prints Markdown tables. Only this script needs PyTorch: pip install torch (and a
+C++ compiler for its compiled form).
 
-Three more questions, of jaxformer alone:
+Three more measurements, of jaxformer only:
 
   --where                       which parts of a step take its time
-  --memory                      what a step of `base` holds, with the logits in chunks and whole
-  --input-pipeline --root=DIR   what real batches cost beside a repeated one (DIR: Multi30k, see
+  --memory                      memory of a step of `base`, with chunked and with full logits
+  --input-pipeline --root=DIR   real batches compared with a repeated one (DIR: Multi30k, see
                                 configs/multi30k_tiny.py)
 """
 

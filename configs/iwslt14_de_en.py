@@ -1,4 +1,4 @@
-"""IWSLT14 German-English, the shape and recipe that fairseq made the common yardstick.
+"""IWSLT14 German-English, with the shape and recipe of fairseq's widely used baseline.
 
 Command:   python train.py --config=configs/iwslt14_de_en.py --config.data.root=DIR
            (DIR holds {train,valid,test}.{de,en}: 160 k pairs, lower-cased, Moses-tokenised)

@@ -3,8 +3,8 @@
 Command:   python train.py --config=configs/multi30k_tiny.py --config.data.root=DIR
            (DIR holds {train,val,test_2016_flickr}.lc.norm.tok.{en,de})
 Data:      Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions"; the six
-           files are in data/task1/tok of the repository multi30k/dataset on GitHub. It has no
-           licence for the text; its README speaks of non-commercial research and education
+           files are in data/task1/tok of the repository multi30k/dataset on GitHub. The
+           text has no licence; the README mentions non-commercial research and education
 Hardware:  one CPU core, 72 (AMD EPYC) or 122 minutes (Intel Xeon)
 Score:     41.39 tokenised lower-cased BLEU on test_2016_flickr, 41.40 with seed 1 (2026-11-22)
 Published: 41.02, with Adam, 8,192 tokens an update and up to 8,000 updates
@@ -49,7 +49,7 @@ def get_config():
             eval_sentences=0,  # all: 500 chose a checkpoint 0.9 BLEU below the best
             save_every=250,
             keep_checkpoints=10,
-            best_metric="loss",  # greedy BLEU moves by half a point from one evaluation to the next
+            best_metric="loss",  # greedy BLEU varies by half a point between evaluations
             bleu_tokenize="none",
         ),
         decoding=DecodingConfig(beam_size=5, length_penalty="power", alpha=1.0),

@@ -1,4 +1,4 @@
-"""The default run: the built-in English-French corpus, learned on a laptop.
+"""The default run: the built-in English-French corpus, trained on a laptop.
 
 Command:   python train.py
 Hardware:  2 CPU cores, 5 minutes, 1.1 GiB

@@ -1,7 +1,7 @@
-"""Every option of a run: frozen dataclasses, one line a field, validated where they are made.
+"""Every option of a run: frozen dataclasses, one line per field, validated on creation.
 
 `Config` is what `configs/*.py` return, what `--config.section.field=value` overrides and what a
-workdir keeps as `config.json`. The model's own part is in `model_config.py`.
+workdir stores as `config.json`. The model's own part is in `model_config.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxformer.errors import InputError, check_choice, check_range
-from jaxformer.model_config import TransformerConfig
+from jaxformer.model_config import ModelSection, TransformerConfig
+
+# Their classes, under the same names: `SOURCES` of data/sources.py.
+SOURCE_NAMES = ("builtin", "text", "tfds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +29,8 @@ class DataConfig:
     source_language: str = "en"
     target_language: str = "fr"
     train: str = "train"  # text: file stem (train -> train.en, train.fr) or a .tsv; tfds: split
-    validation: str = ""  # the same; "": the first of validation, valid, val, dev that is there
-    test: str = ""  # the same; "": test where it is there
+    validation: str = ""  # the same; "": the first of validation, valid, val, dev that exists
+    test: str = ""  # the same; "": test if it exists
     num_pairs: int = 60_000  # builtin only: training pairs to generate
     max_length: int = 256  # tokens a side with EOS; longer training pairs are dropped and counted
     max_length_ratio: float = 0.0  # drop pairs with one side longer by this factor; 0: keep all
@@ -39,7 +42,7 @@ class DataConfig:
     cache_dir: str = ""  # of tokenised corpora; "": JAXFORMER_CACHE or ~/.cache/jaxformer
 
     def __post_init__(self):
-        check_choice("data.source", self.source, ("builtin", "text", "tfds"))
+        check_choice("data.source", self.source, SOURCE_NAMES)
         check_choice("data.batching", self.batching, ("auto", "buckets", "packed"))
         if self.source == "text" and not self.root:
             raise InputError("data.root is empty; data.source='text' needs the folder of the files")
@@ -61,7 +64,7 @@ class DataConfig:
             )
 
     def for_platform(self, platform: str) -> DataConfig:
-        """With `batching=auto` decided: packed on a TPU, whose attention kernel wants long rows."""
+        """With `batching=auto` decided: packed on a TPU, whose attention kernel needs long rows."""
         if self.batching != "auto":
             return self
         return dataclasses.replace(self, batching="packed" if platform == "tpu" else "buckets")
@@ -78,8 +81,8 @@ class TokenizerConfig:
     target_model_file: str = ""  # the target's ready model, if not joint
     character_coverage: float = 1.0  # share of characters with pieces; bytes spell the rest
     max_sentences: int = 2_000_000  # sentences to train on, sampled from more; 0: all
-    # New segmentations at each reading, in training only. For bpe the share of merges left out; for
-    # unigram the exponent of the probabilities, about 0.2, and larger ones are milder.
+    # A new segmentation at each reading, in training only. For bpe the share of dropped merges; for
+    # unigram the exponent of the probabilities: about 0.2, larger is milder.
     sampling_rate: float = 0.0  # 0: off; 0.1 is usual for bpe
 
     def __post_init__(self):
@@ -96,6 +99,9 @@ class TokenizerConfig:
 
 # Their functions, under the same names: `OPTIMIZERS` of training/optimizer.py.
 OPTIMIZER_NAMES = ("adam", "adamw", "adafactor", "lion", "muon")
+# Their functions, under the same names: `SCHEDULES` of training/optimizer.py.
+SCHEDULE_NAMES = ("paper", "inverse_sqrt", "cosine", "constant")
+SCHEDULE_ALIASES = {"noam": "paper"}  # other spellings; a configuration holds the name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +109,7 @@ class OptimizerConfig:
     """The optimizer and the learning rate schedule."""
 
     name: str = "adam"  # adam; adamw (needs weight_decay); adafactor; lion; muon (layers' matrices)
-    schedule: str = "paper"  # paper (5.3), inverse_sqrt, cosine, constant; all warm up linearly
+    schedule: str = "paper"  # paper (= noam), inverse_sqrt, cosine, constant; linear warm-up
     learning_rate: float = 1.0  # peak; for schedule=paper the factor before d_model^-0.5
     warmup_steps: int = 4000
     b1: float = 0.9  # of Adam and Lion
@@ -112,14 +118,13 @@ class OptimizerConfig:
     momentum: float = 0.95  # of Muon
     weight_decay: float = 0.0  # decoupled (AdamW's), on matrices only; 0: off
     clip_norm: float = 0.0  # of the global gradient; 0: off
-    accumulation_steps: int = 1  # parts that a batch is worked in, one after another
+    accumulation_steps: int = 1  # micro-batches per update, computed one after another
     ema_decay: float = 0.0  # moving average of the parameters, used to evaluate; 0: off
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZER_NAMES)
-        check_choice(
-            "optimizer.schedule", self.schedule, ("paper", "inverse_sqrt", "cosine", "constant")
-        )
+        check_choice("optimizer.schedule", self.schedule, (*SCHEDULE_NAMES, *SCHEDULE_ALIASES))
+        object.__setattr__(self, "schedule", SCHEDULE_ALIASES.get(self.schedule, self.schedule))
         check_range("optimizer.learning_rate", self.learning_rate, 0.0)
         check_range("optimizer.warmup_steps", self.warmup_steps, 0)
         check_range("optimizer.b1", self.b1, 0.0, 0.9999)
@@ -151,21 +156,21 @@ class TrainingConfig:
     """The loop: how long, how often, what is kept."""
 
     num_steps: int = 100_000  # optimizer updates in all
-    max_seconds: float = 0.0  # of wall clock for this start; saved and ended after it; 0: no limit
-    # Without a step for so long, or for ten median steps: stacks to stderr and exit status 70.
-    watchdog_seconds: float = 300.0  # compiling, evaluating and saving have 12 times that; 0: off
+    max_seconds: float = 0.0  # wall clock of this start; then it saves and stops; 0: no limit
+    # If no step ends in this time and in ten median steps: stacks to stderr and exit status 70.
+    watchdog_seconds: float = 300.0  # compiling, evaluating and saving get 12 times that; 0: off
     label_smoothing: float = 0.1  # epsilon / V on every piece (paper 5.4)
     r_drop_alpha: float = 0.0  # R-Drop: two passes a sentence, their divergence weighted; 0: off
-    max_skipped_steps: int = 10  # updates in a row without a finite gradient that end training
-    # An interval of log_every steps with a loss above this many times the median of those before:
-    # back to the checkpoint before it, without the batches since then.
-    spike_factor: float = 0.0  # 0: off; 1.5, say
-    loss_chunk_tokens: int = 0  # tokens whose logits are held at a time; 0: chosen by device
+    max_skipped_steps: int = 10  # updates in a row without a finite gradient, which end training
+    # If the loss of a log_every interval exceeds this many times the median of those before it:
+    # return to the checkpoint before it, and skip the batches since then.
+    spike_factor: float = 0.0  # 0: off; for example 1.5
+    loss_chunk_tokens: int = 0  # tokens whose logits are held at a time; 0: depends on the device
     log_every: int = 100  # steps
     eval_every: int = 1000  # steps
     save_every: int = 1000  # steps
     keep_checkpoints: int = 5  # newest ones kept, never fewer than two; the best one as well
-    best_metric: str = "bleu"  # bleu, chrf, accuracy (highest wins) or loss (lowest wins)
+    best_metric: str = "bleu"  # chooses the best: bleu, chrf, accuracy or loss (the lowest)
     patience: int = 0  # evaluations without a better best_metric before the end; 0: never
     eval_sentences: int = 500  # validation sentences translated for BLEU; 0: all
     eval_beam_size: int = 1  # 1: greedy
@@ -199,7 +204,6 @@ class TrainingConfig:
         if self.spike_factor:
             check_range("training.spike_factor", self.spike_factor, 1.01)
         check_range("training.loss_chunk_tokens", self.loss_chunk_tokens, 0)
-        check_choice("training.best_metric", self.best_metric, ("bleu", "chrf", "accuracy", "loss"))
         check_choice("training.bleu_tokenize", self.bleu_tokenize, BLEU_TOKENIZERS)
 
 
@@ -215,7 +219,7 @@ class DecodingConfig:
     alpha: float = 0.6  # exponent of the length penalty; 0: plain log-probability
     max_length_factor: float = 1.0  # longest output: factor x source tokens + extra
     max_length_extra: int = 50  # tokens
-    max_source_length: int = 1024  # tokens; longer lines are cut there, with a warning
+    max_source_length: int = 1024  # tokens; longer lines are truncated, with a warning
     tokens_per_batch: int = 4096  # source tokens with padding in one decoding batch
 
     def __post_init__(self):
@@ -230,27 +234,41 @@ class DecodingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; one axis may be -1, all the rest."""
+    """Devices along each axis of the mesh; one axis may be -1: all remaining devices."""
 
     data: int = -1  # copies of the model, each with its rows of the batch
-    fsdp: int = 1  # parameters and optimizer state cut over this many devices, rows too
-    tensor: int = 1  # heads, feed-forward and vocabulary cut over this many devices
+    fsdp: int = 1  # devices over which parameters, optimizer state and rows are sharded
+    tensor: int = 1  # devices over which heads, feed-forward and vocabulary are sharded
 
     def __post_init__(self):
-        sizes = (self.data, self.fsdp, self.tensor)
+        sizes = self.sizes
         if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
             raise InputError(
-                f"mesh.data={self.data}, mesh.fsdp={self.fsdp}, mesh.tensor={self.tensor}: each "
-                "must be at least 1, and at most one of them -1 (all remaining devices)"
+                f"{self}: each axis must be at least 1, and at most one of them -1 (all remaining "
+                "devices)"
             )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """In the order of `MESH_AXES`."""
+        return tuple(getattr(self, axis) for axis in MESH_AXES)
+
+    def __str__(self) -> str:
+        return " x ".join(f"mesh.{axis}={getattr(self, axis)}" for axis in MESH_AXES)
+
+
+MESH_AXES = tuple(axis.name for axis in dataclasses.fields(MeshConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One run; a run fills in the model's vocabulary sizes from its tokenizer."""
+    """One run, which fills in the model's vocabulary sizes from its tokenizer."""
 
+    task: str = "translation"  # what is trained; one of TASKS
     seed: int = 0
-    model: TransformerConfig = field(default_factory=TransformerConfig)
+    init_from: str = ""  # WORKDIR or WORKDIR:CHECKPOINT whose parameters a new run starts from
+    init_from_allow: str = ""  # comma-separated patterns of parameters that may differ, e.g. *head*
+    model: Any = field(default_factory=TransformerConfig)  # of the task's class in MODEL_SECTIONS
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -260,14 +278,18 @@ class Config:
 
     def __post_init__(self):
         check_range("seed", self.seed, 0, 2**31 - 1)
-        if self.model.positions == "learned":
-            longest = max(self.data.max_length, self.decoding.max_source_length)
-            if self.model.max_length < longest:
-                raise InputError(
-                    f"model.max_length={self.model.max_length} rows of learned positions are fewer "
-                    f"than the longest sentence, {longest} tokens (data.max_length, "
-                    "decoding.max_source_length); raise the first or lower the others"
-                )
+        check_choice("task", self.task, tuple(MODEL_SECTIONS))
+        if not isinstance(self.model, MODEL_SECTIONS[self.task]):
+            raise InputError(
+                f"task={self.task!r} needs a section model of the class "
+                f"{MODEL_SECTIONS[self.task].__name__}, not {type(self.model).__name__}"
+            )
+        if self.init_from_allow and not self.init_from:
+            raise InputError(
+                f"init_from_allow={self.init_from_allow!r} without init_from; name the workdir to "
+                "start from"
+            )
+        self.model.check_run(self)
         if self.model.param_dtype == "float16":
             raise InputError(
                 "model.param_dtype='float16': the optimizer's squares of gradients vanish in it; "
@@ -278,12 +300,6 @@ class Config:
                 f"optimizer.ema_decay={self.optimizer.ema_decay} with model.param_dtype="
                 f"{self.model.param_dtype!r}: steps of 1 - ema_decay are rounded away; take "
                 "param_dtype='float32' (model.dtype may be another), or ema_decay=0"
-            )
-        if self.training.r_drop_alpha and not self.model.has_dropout:
-            raise InputError(
-                f"training.r_drop_alpha={self.training.r_drop_alpha} compares two passes that "
-                "differ by dropout, and all rates are 0; set model.dropout_rate, or "
-                "training.r_drop_alpha=0"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -305,25 +321,27 @@ class Config:
 
         Args:
           values: sections and fields; missing ones keep their defaults.
-          where: named in error messages (a file name, say).
+          where: named in error messages, such as a file name.
         """
-        known = field_types()
-        top: dict[str, Any] = {}
+        task = check_value("task", values.get("task", cls.task), where)
+        check_choice(f"{where}.task", task, tuple(MODEL_SECTIONS))
+        sections, known = sections_of(task), field_types(task)
+        top: dict[str, Any] = {"model": sections["model"]()}
         for name, value in values.items():
-            if name in SECTIONS:
+            if name in sections:
                 if not isinstance(value, dict):
                     raise InputError(f"{where}: {name} must be a section of fields, not {value!r}")
-                checked = {k: check_value(f"{name}.{k}", v, where) for k, v in value.items()}
-                top[name] = SECTIONS[name](**checked)
+                checked = {k: check_value(f"{name}.{k}", v, where, task) for k, v in value.items()}
+                top[name] = sections[name](**checked)
             elif name in known:
-                top[name] = check_value(name, value, where)
+                top[name] = check_value(name, value, where, task)
             else:
-                raise unknown_field(name, where)
+                raise unknown_field(name, where, task)
         return cls(**top)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Config:
-        """Parse `config.json`; it is data and nothing in it is ever executed."""
+        """Parse `config.json`; it is data, never executed."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
@@ -333,7 +351,9 @@ class Config:
         return cls.from_dict(values, where)
 
 
-SECTIONS = {
+# The section `model` of each task; the tasks themselves are TASKS of tasks/registry.py.
+MODEL_SECTIONS: dict[str, type[ModelSection]] = {"translation": TransformerConfig}
+SECTIONS = {  # of translation; each task has a section `model` of its own
     "model": TransformerConfig,
     "data": DataConfig,
     "tokenizer": TokenizerConfig,
@@ -342,20 +362,38 @@ SECTIONS = {
     "decoding": DecodingConfig,
     "mesh": MeshConfig,
 }
-_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+# A field's annotation is a string if its module imports `annotations` from `__future__`.
+_TYPES = {kind: kind for kind in (int, float, str, bool)}
+_TYPES |= {kind.__name__: kind for kind in _TYPES}
 
 
-def field_types() -> dict[str, type]:
-    """Dotted path and type of every field of a run: `{"seed": int, "model.d_model": int, ...}`."""
-    paths: dict[str, type] = {"seed": int}
-    for section, cls in SECTIONS.items():
-        paths.update({f"{section}.{f.name}": _TYPES[f.type] for f in dataclasses.fields(cls)})
+def sections_of(task: str) -> dict[str, type]:
+    """The sections of a task's configuration, by name."""
+    return SECTIONS | {"model": MODEL_SECTIONS[task]}
+
+
+def field_types(task: str | None = None) -> dict[str, type]:
+    """Dotted path and type of every field: `{"seed": int, "model.d_model": int, ...}`.
+
+    Args:
+      task: task with these fields; None: all tasks.
+    """
+    paths = {f.name: _TYPES[f.type] for f in dataclasses.fields(Config) if f.type in _TYPES}
+    for name in MODEL_SECTIONS if task is None else (task,):
+        for section, cls in sections_of(name).items():
+            paths.update({f"{section}.{f.name}": _TYPES[f.type] for f in dataclasses.fields(cls)})
     return paths
 
 
-def unknown_field(path: str, where: str) -> InputError:
-    """The error for a field that does not exist, with the nearest one that does."""
-    known = list(field_types()) + list(SECTIONS)
+def unknown_field(path: str, where: str, task: str | None = None) -> InputError:
+    """The error for a field that does not exist, with the nearest one that does.
+
+    Args:
+      path: dotted, as given.
+      where: named in the message.
+      task: task with these fields; None: all tasks.
+    """
+    known = list(field_types(task)) + list(SECTIONS)
     leaf = path.rsplit(".", 1)[-1]
     near = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
     near = near or difflib.get_close_matches(path, known, n=1, cutoff=0.5)
@@ -365,11 +403,21 @@ def unknown_field(path: str, where: str) -> InputError:
     return InputError(f"{where}.{path} does not exist; nearest: {where}.{near[0]}")
 
 
-def check_value(path: str, value: Any, where: str) -> Any:
-    """Return `value` as the type of the field `path`, or raise an `InputError` that names both."""
-    expected = field_types().get(path)
+def check_value(path: str, value: Any, where: str, task: str | None = None) -> Any:
+    """The value as the type of its field.
+
+    Args:
+      path: path of the field, dotted.
+      value: as given.
+      where: named in messages.
+      task: task with this field; None: any task.
+
+    Raises:
+      InputError: there is no such field, or it has another type.
+    """
+    expected = field_types(task).get(path)
     if expected is None:
-        raise unknown_field(path, where)
+        raise unknown_field(path, where, task)
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not expected:

@@ -1,4 +1,4 @@
-"""The shape and the variants of the model: all the configuration that a research script needs."""
+"""The shape and variants of the model: all the configuration that a research script needs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,35 @@ from jaxformer.errors import InputError, check_choice, check_range
 
 REMAT_POLICIES = ("projections", "nothing")
 NORMS = ("post", "pre")
-ACTIVATIONS = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
+GATED_ACTIVATIONS = ("reglu", "geglu", "swiglu")  # two inner matrices: act(x W_g) * (x W_1)
+ACTIVATIONS = ("relu", "gelu", "swish", *GATED_ACTIVATIONS)
 POSITIONS = ("sinusoidal", "learned", "rotary")
 DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION_IMPLEMENTATIONS = ("auto", "reference", "xla", "cudnn", "splash")
 
 
+def is_gated(activation: str) -> bool:
+    """Whether a feed-forward of this activation has a gate, and so three matrices, not two."""
+    return activation in GATED_ACTIVATIONS
+
+
+class ModelSection:
+    """The base of the section `model` of every task, which is a frozen dataclass."""
+
+    dtype: str = "float32"  # of the computation
+    param_dtype: str = "float32"  # of the parameters
+
+    @property
+    def sharded_sizes(self) -> dict[str, dict[str, int]]:
+        """The fields that a mesh axis, `fsdp` or `tensor`, must divide, with their values."""
+        return {}
+
+    def check_run(self, config: Any) -> None:
+        """Raise `InputError` where the model contradicts other sections of a `Config`."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(ModelSection):
     """Shape and variants of the encoder-decoder Transformer; the defaults are the paper's base.
 
     Raises:
@@ -43,8 +64,8 @@ class TransformerConfig:
     dtype: str = "float32"  # of the computation; softmax, norms and loss stay float32
     param_dtype: str = "float32"  # of the parameters
     attention_implementation: str = "auto"  # auto, reference, xla, cudnn (GPU) or splash (TPU)
-    remat: bool = False  # compute each layer again in the backward pass, to hold less of it
-    remat_policy: str = "projections"  # of remat: keep products as wide as the model, or nothing
+    remat: bool = False  # recompute each layer in the backward pass, to save memory
+    remat_policy: str = "projections"  # of remat: keeps products as wide as the model, or nothing
     scan_layers: bool = False  # one compiled layer looped over stacked parameters: compiles faster
 
     def __post_init__(self):
@@ -81,13 +102,34 @@ class TransformerConfig:
             check_range(f"model.{name}", getattr(self, name), 0.0, 0.99)
         if self.positions == "rotary" and self.head_dim % 2:
             raise InputError(
-                f"model.positions='rotary' turns pairs of channels, but d_model / num_heads = "
+                f"model.positions='rotary' rotates pairs of channels, but d_model / num_heads = "
                 f"{self.head_dim} is odd; use another model.d_model or model.num_heads"
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise InputError(
                 f"model.positions='sinusoidal' needs an even d_model, not {self.d_model}; "
                 f"nearest: {self.d_model + 1}"
+            )
+
+    @property
+    def sharded_sizes(self) -> dict[str, dict[str, int]]:
+        heads = {"num_heads": self.num_heads, "d_ff": self.d_ff}
+        return {"fsdp": {"d_model": self.d_model}, "tensor": heads}
+
+    def check_run(self, config: Any) -> None:
+        if self.positions == "learned":
+            longest = max(config.data.max_length, config.decoding.max_source_length)
+            if self.max_length < longest:
+                raise InputError(
+                    f"model.max_length={self.max_length} rows of learned positions are fewer "
+                    f"than the longest sentence, {longest} tokens (data.max_length, "
+                    "decoding.max_source_length); raise the first or lower the others"
+                )
+        if config.training.r_drop_alpha and not self.has_dropout:
+            raise InputError(
+                f"training.r_drop_alpha={config.training.r_drop_alpha} compares two passes that "
+                "differ by dropout, and all rates are 0; set model.dropout_rate, or "
+                "training.r_drop_alpha=0"
             )
 
     @property
@@ -109,7 +151,7 @@ class TransformerConfig:
 
     @property
     def position_limit(self) -> int | None:
-        """Tokens of the longest sequence that there are positions for; None: of any."""
+        """Tokens of the longest sequence with positions; None: no limit."""
         return self.max_length if self.positions == "learned" else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,10 +19,9 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 from numpy_reference import draw_parameters  # noqa: E402
-from training_run import SmallRun, small_config, write_corpus  # noqa: E402
+from training_run import SmallRun, small_config, use_devices, write_corpus  # noqa: E402
 
 from jaxformer.models.transformer import Transformer  # noqa: E402
-from jaxformer.parallel.mesh import make_mesh  # noqa: E402
 from jaxformer.training.loop import train  # noqa: E402
 
 # Files that take minutes: begun last, one worker would run them while the other waits.
@@ -129,8 +128,7 @@ def small_run(tmp_path_factory, compiled_programs):
 @pytest.fixture
 def one_device(monkeypatch):
     """Train on one of the simulated devices: programs that compile in half the time."""
-    mesh = functools.partial(make_mesh, devices=jax.devices()[:1])
-    monkeypatch.setattr("jaxformer.training.setup.make_mesh", mesh)
+    use_devices(monkeypatch, 1)
 
 
 def shared_folder(tmp_path_factory):

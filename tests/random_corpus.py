@@ -17,3 +17,12 @@ def random_corpus(count, seed=0, longest=40):
         sides[f"{side}_ids"], sides[f"{side}_offsets"] = ids, offsets
     report = CorpusReport(read=count, kept=count)
     return TokenizedCorpus(**sides, original_index=np.arange(count), report=report)
+
+
+def rows_of(plan, step):
+    """The first pair of each row of a step, [B] with -1 for an empty row, and the lengths S, T."""
+    layout = plan.layout(step, slice(None))
+    assert layout.shape == plan.shape(step)
+    pairs = np.full(layout.shape[0], -1)
+    pairs[layout.rows[::-1]] = layout.pairs[::-1]
+    return pairs, *layout.shape[1:]

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.storage.checkpoint import Checkpointer
+from jaxformer.storage.measurement import Ranking
+from jaxformer.tasks.translation import TranslationTask
 from jaxformer.training.state import TrainState
 
 
@@ -33,9 +35,15 @@ def shapes(tree):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 
+def ranked_by(metric):
+    """The ranking of a translation run by one of its metrics."""
+    return Ranking(TranslationTask.selection_metrics, metric)
+
+
 def save_steps(directory, metrics, *, keep=9, best_metric="bleu", ema=False, report=print):
     """Save the steps 1, 2, ... with an evaluation each, or None for none."""
-    with Checkpointer(directory, keep=keep, best_metric=best_metric, report=report) as checkpointer:
+    ranking = ranked_by(best_metric)
+    with Checkpointer(directory, keep=keep, ranking=ranking, report=report) as checkpointer:
         for step, one in enumerate(metrics, 1):
             checkpointer.save(step, make_state(step, ema=ema), {"n": step}, one)
 

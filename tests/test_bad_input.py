@@ -1,5 +1,6 @@
 """Bad input: one short message that names the field, the value and the repair; exit status 2."""
 
+import re
 import shutil
 
 import pytest
@@ -60,27 +61,27 @@ def assert_refused(outcome, *words):
     [
         (
             "--config.model.d_modl=5",
-            ["--config.model.d_modl does not exist", "config.model.d_model"],
+            ["--config.model.d_modl ", "config.model.d_model"],
         ),
-        ("--config.modle.d_model=5", ["--config.modle.d_model does not exist", "config.model.d_"]),
-        ("--config.model.d_model=wide", ["--config.model.d_model=wide", "not int", "1000"]),
+        ("--config.modle.d_model=5", ["--config.modle.d_model ", "config.model.d_"]),
+        ("--config.model.d_model=wide", ["--config.model.d_model=wide", "int", "1000"]),
         ("--config.model.d_model=30", ["model.d_model=30", "num_heads=4", "nearest: 5"]),
         ("--config.model.dropout_rate=2", ["model.dropout_rate=2.0", "between 0 and 0.99"]),
-        ("--config.model.remat=maybe", ["--config.model.remat=maybe", "use true or false"]),
-        ("--config.model=5", ["--config.model is a section", "--config.model."]),
+        ("--config.model.remat=maybe", ["--config.model.remat=maybe", "true or false"]),
+        ("--config.model=5", ["--config.model ", "section", "--config.model."]),
         ("--config.model.vocab_size=99", ["--config.model.vocab_size", "tokenizer.vocab_size"]),
-        ("--config.data.root", ["--config.data.root has no value", "write --config.data.root="]),
-        ("--config=configs/pokcet.py", ["configs/pokcet.py: no such file", "configs/pocket.py"]),
-        ("--config=nowhere/pocket.py", ["nowhere/pocket.py: no such file", "no config file in"]),
-        ("--workdri=x", ["workdri", "Did you mean: workdir"]),
-        ("--config.data.source=text", ["data.root is empty", "folder of the files"]),
-        ("--config.data.target_language=de", ["data.target_language='de'", "use en and fr"]),
+        ("--config.data.root", ["--config.data.root ", "--config.data.root="]),
+        ("--config=configs/pokcet.py", ["--config=configs/pokcet.py: ", "configs/pocket.py"]),
+        ("--config=nowhere/pocket.py", ["--config=nowhere/pocket.py: ", " nowhere"]),
+        ("--workdri=x", ["workdri", "workdir"]),
+        ("--config.data.source=text", ["data.root", "data.source='text'", "folder"]),
+        ("--config.data.target_language=de", ["data.target_language='de'", "en and fr"]),
         ("--config.training.bleu_tokenize=13A", ["training.bleu_tokenize='13A'", "nearest: 13a"]),
         (
             "--config.training.r_drop_alpha=5 --config.model.dropout_rate=0",
-            ["training.r_drop_alpha=5.0", "all rates are 0", "set model.dropout_rate"],
+            ["training.r_drop_alpha=5.0", "model.dropout_rate", "training.r_drop_alpha=0"],
         ),
-        ("--config.mesh.data=3", ["mesh.data=3", "does not fill 8 devices", "set one axis to -1"]),
+        ("--config.mesh.data=3", ["mesh.data=3", "8 devices", "-1"]),
     ],
 )
 def test_flags(run_train, tmp_path, flag, words):
@@ -94,8 +95,8 @@ def test_flags(run_train, tmp_path, flag, words):
         ("Config(model=TransformerConfig(d_model=30)).to_config_dict()",
          ["/own.py, line 7: model.d_model=30", "num_heads=8", "nearest: 10"]),
         ("ml_collections.ConfigDict({'model': {'d_modl': 4}})",
-         ["config.model.d_modl does not exist", "config.model.d_model"]),
-        ("ml_collections.ConfigDict({'seed': 'one'})", ["config.seed='one'", "expected int"]),
+         ["config.model.d_modl ", "config.model.d_model"]),
+        ("ml_collections.ConfigDict({'seed': 'one'})", ["config.seed='one'", "int"]),
     ],
 )  # fmt: skip
 def test_config_files(run_train, tmp_path, body, words):
@@ -110,14 +111,14 @@ def test_config_files(run_train, tmp_path, body, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1", ["defines no get_config()"]),
+        ("x = 1", ["get_config()", "configs/pocket.py"]),
         ("def get_config():\n    return lerning_rate", [", line 2: NameError", "lerning_rate"]),
         ("def get_config(:", [", line 1: SyntaxError"]),
         ("def get_config():\n    return int('x')", [", line 2: ValueError", "'x'"]),
         ("def get_config():\n    return {}['x']", [", line 2: KeyError", "'x'"]),
         ("import not_there\n", [", line 1: ModuleNotFoundError", "not_there"]),
         ("def get_config():\n    return open('no.txt')", ["no.txt"]),
-        ("def get_config():\n    return 3", ["get_config() returns 3", "ConfigDict"]),
+        ("def get_config():\n    return 3", ["get_config()", " 3", "ConfigDict"]),
     ],
 )
 def test_config_files_that_are_none(run_train, run_command, tmp_path, text, words):
@@ -137,29 +138,29 @@ def test_config_files_that_are_none(run_train, run_command, tmp_path, text, word
     ],
 )  # fmt: skip
 def test_an_empty_value_of_train(run_train, flags):
-    assert_refused(run_train(*flags), flags[0].rstrip("="), "empty", "leave it out")
+    assert_refused(run_train(*flags), flags[0].rstrip("="), "empty")
 
 
 def test_missing_files(run_train, config_file, tmp_path):
     (tmp_path / "corpus" / "train.fr").unlink()
     outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
-    assert_refused(outcome, "data.train='train'", "train.en and train.fr", "train (en)")
+    assert_refused(outcome, "data.train='train'", "train.en", "train.fr", "train (en)")
     outcome = run_train(
         f"--config={config_file}", f"--workdir={tmp_path / 'run'}", "--config.data.root=no/where"
     )
-    assert_refused(outcome, "data.root='no/where' is not a folder")
+    assert_refused(outcome, "data.root='no/where'", "folder")
     outcome = run_train(
         f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
         "--config.tokenizer.model_file=no.model", "--config.data.train=valid",
     )  # fmt: skip
-    assert_refused(outcome, "no.model: no tokenizer can be read: No such file")
+    assert_refused(outcome, "no.model: ", "tokenizer", "No such file")
 
 
 def test_unequal_line_counts(run_train, config_file, tmp_path):
     with open(tmp_path / "corpus" / "train.fr", "ab") as file:
         file.write(b"un\ndeux\n")
     outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
-    assert_refused(outcome, "train.en has 400 lines", "train.fr has 402", "line n")
+    assert_refused(outcome, "train.en", " 400 ", "train.fr", " 402")
 
 
 def test_text_that_is_not_utf8(run_train, config_file, tmp_path):
@@ -168,10 +169,10 @@ def test_text_that_is_not_utf8(run_train, config_file, tmp_path):
     lines[6] = "zéro".encode("latin-1")
     path.write_bytes(b"\n".join(lines))
     outcome = run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")
-    assert_refused(outcome, f"{path}, line 7: not UTF-8", "0xE9", "iconv -f LATIN1 -t UTF-8")
+    assert_refused(outcome, f"{path}, line 7: ", "0xE9", "iconv -f LATIN1 -t UTF-8")
 
 
-@pytest.mark.parametrize(("content", "word"), [(b"", "are empty"), (b" \n\n", "blank lines only")])
+@pytest.mark.parametrize(("content", "word"), [(b"", "empty"), (b" \n\n", "blank lines")])
 def test_an_empty_corpus(run_train, config_file, tmp_path, content, word):
     for suffix in ("en", "fr"):
         (tmp_path / "corpus" / f"train.{suffix}").write_bytes(content)
@@ -183,7 +184,7 @@ def test_a_corpus_of_which_nothing_is_left(run_train, config_file, tmp_path):
     outcome = run_train(
         f"--config={config_file}", f"--workdir={tmp_path / 'run'}", "--config.data.max_length=2"
     )
-    assert_refused(outcome, "no pair of", "400 over data.max_length=2", "raise data.max_length")
+    assert_refused(outcome, "data.train", "400 over data.max_length=2", "raise data.max_length")
 
 
 def test_a_vocabulary_larger_than_the_text_allows(run_train, config_file, tmp_path):
@@ -191,7 +192,14 @@ def test_a_vocabulary_larger_than_the_text_allows(run_train, config_file, tmp_pa
         f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
         "--config.tokenizer.vocab_size=9000",
     )  # fmt: skip
-    assert_refused(outcome, "tokenizer.vocab_size=9000", "800 sentences", "largest possible value")
+    status, err = outcome
+    assert_refused(outcome, "tokenizer.vocab_size=9000", "800 sentences")
+    largest = int(re.findall(r"\d+", err)[-1])
+    assert 260 < largest < 9000
+    assert run_train(
+        f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
+        f"--config.tokenizer.vocab_size={largest + 1}",
+    )[0] == status == 2  # fmt: skip
 
 
 def test_a_batch_too_small_for_the_devices(run_train, config_file, tmp_path):
@@ -199,7 +207,7 @@ def test_a_batch_too_small_for_the_devices(run_train, config_file, tmp_path):
         f"--config={config_file}", f"--workdir={tmp_path / 'run'}",
         "--config.data.tokens_per_batch=16", "--config.optimizer.accumulation_steps=2",
     )  # fmt: skip
-    assert_refused(outcome, "data.tokens_per_batch=16 is too small for 16 row(s)", "raise it to")
+    assert_refused(outcome, "data.tokens_per_batch=16 ", "16 row", "raise it to")
 
 
 @pytest.mark.parametrize(
@@ -214,18 +222,17 @@ def test_a_workdir_of_another_model(run_train, small_run, tmp_path, flag, words)
     file = write_config_file(tmp_path / "c.py", small_run.corpus, small_run.config.data.cache_dir)
     stored = (small_run.workdir / "config.json").read_bytes()
     outcome = run_train(f"--config={file}", f"--workdir={small_run.workdir}", flag)
-    repair = "choose another --workdir, or go back to the old values"
-    assert_refused(outcome, f"{small_run.workdir} holds a run with another", *words, repair)
+    assert_refused(outcome, f"{small_run.workdir} ", *words, "another --workdir", "old values")
     assert (small_run.workdir / "config.json").read_bytes() == stored
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", ["config.json: not valid JSON"]),
-        ("import os", ["config.json: not valid JSON"]),
-        ('{"model": {"layers": 2}}', ["config.json.model.layers does not exist; nearest: "]),
-        ('{"model": {"d_model": "wide"}}', ["d_model='wide' has the wrong type str"]),
+        ("{", ["config.json: ", "JSON"]),
+        ("import os", ["config.json: ", "JSON"]),
+        ('{"model": {"layers": 2}}', ["config.json.model.layers ", "nearest: "]),
+        ('{"model": {"d_model": "wide"}}', ["config.json.model.d_model='wide'", "str", "int"]),
     ],
 )
 def test_a_damaged_workdir(run_train, run_command, config_file, tmp_path, content, words):
@@ -242,12 +249,12 @@ def test_a_damaged_workdir(run_train, run_command, config_file, tmp_path, conten
 def test_commands_without_a_checkpoint(run_command, small_run, tmp_path, command):
     extra = ["--last=1"] if command == "average" else []
     outcome = run_command(command, f"--workdir={tmp_path}", *extra)
-    assert_refused(outcome, f"{tmp_path} is not the workdir of a run", "python train.py --workdir=")
+    assert_refused(outcome, f"{tmp_path} ", "config.json", f"python train.py --workdir={tmp_path}")
     for name in ("config.json", "tokenizer.model"):
         shutil.copy(small_run.workdir / name, tmp_path)
     outcome = run_command(command, f"--workdir={tmp_path}", *extra)
-    words = "holds 0 checkpoints" if command == "average" else "holds no checkpoint; train first"
-    assert_refused(outcome, f"{tmp_path}/checkpoints", words)
+    words = " 0 checkpoints" if command == "average" else f"train.py --workdir={tmp_path}"
+    assert_refused(outcome, f"{tmp_path}/checkpoints ", words)
 
 
 def test_checkpoints_of_another_model(run_command, small_run, tmp_path):
@@ -257,38 +264,38 @@ def test_checkpoints_of_another_model(run_command, small_run, tmp_path):
     assert wider != text
     (tmp_path / "run" / "config.json").write_text(wider)
     outcome = run_command("translate", f"--workdir={tmp_path / 'run'}", f"--input={__file__}")
-    words = f"{tmp_path}/run/config.json is not of the model that ", "model.d_ff: 64 -> 48"
-    assert_refused(outcome, *words)
+    assert_refused(outcome, f"{tmp_path}/run/config.json ", "model.d_ff: 64 -> 48")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["translate", "--checkpoint=7"],
-         ["--checkpoint=7 is not in", "there are: best, latest, 20, 40"]),
-        (["translate", "--input=no.txt"], ["no.txt: no such file"]),
-        (["translate", "--input={latin}"], ["latin.txt, line 2: not UTF-8", "iconv"]),
-        (["translate", "--max_length=0"], ["--max_length=0 must be at least 1"]),
-        (["translate", "--greedy", "--alpha=2"], ["--alpha=2.0 weighs", "--beam_size"]),
-        (["evaluate", "--beam_size=1", "--length_penalty=gnmt"], ["--length_penalty=gnmt weighs"]),
+         ["--checkpoint=7 ", ": best, latest, 20, 40"]),
+        (["translate", "--input=no.txt"], ["no.txt: "]),
+        (["translate", "--input={latin}"], ["latin.txt, line 2: ", "UTF-8", "iconv"]),
+        (["translate", "--max_length=0"], ["--max_length=0", "at least 1"]),
+        (["translate", "--greedy", "--alpha=2"], ["--alpha=2.0 ", "--beam_size"]),
+        (["evaluate", "--beam_size=1", "--length_penalty=gnmt"],
+         ["--length_penalty=gnmt ", "--beam_size"]),
         (["translate", "--input={latin}", "--output=no/where.txt"],
-         ["--output=no/where.txt: there is no folder no; make it first"]),
-        (["translate", "--top_beams=5"], ["--top_beams=5 of 3 beams", "larger --beam_size"]),
-        (["translate", "--greedy", "--top_beams=2"], ["--top_beams=2 of 1 beams"]),
-        (["translate", "--beam_size=0"], ["decoding.beam_size=0 must be at least 1"]),
-        (["translate", "--greedy", "--beam_size=2"], ["not allowed with argument --greedy"]),
-        (["translate", "--beam=2"], ["unrecognized arguments: --beam=2"]),
-        (["translate", "--length_penalty=none"], ["invalid choice: 'none'", "gnmt", "power"]),
+         ["--output=no/where.txt: ", "folder no; "]),
+        (["translate", "--top_beams=5"], ["--top_beams=5 ", " 3", "--beam_size"]),
+        (["translate", "--greedy", "--top_beams=2"], ["--top_beams=2 ", " 1"]),
+        (["translate", "--beam_size=0"], ["decoding.beam_size=0", "at least 1"]),
+        (["translate", "--greedy", "--beam_size=2"], ["--beam_size", "--greedy"]),
+        (["translate", "--beam=2"], ["--beam=2"]),
+        (["translate", "--length_penalty=none"], ["'none'", "gnmt", "power"]),
         (["evaluate", "--split=testing"], ["--split=testing", "train, validation, test"]),
-        (["evaluate", "--source={latin}"], ["both --source and --reference"]),
-        (["evaluate", "--split=test", "--source=a", "--reference=b"], ["either --split, or both"]),
-        (["evaluate", "--source=no.en", "--reference=no.fr"], ["no.en: no such file"]),
+        (["evaluate", "--source={latin}"], ["--source", "--reference"]),
+        (["evaluate", "--split=test", "--source=a", "--reference=b"], ["--split", "--source"]),
+        (["evaluate", "--source=no.en", "--reference=no.fr"], ["no.en: "]),
         (["evaluate", "--source={latin}", "--reference={one}"],
-         ["latin.txt has 3 lines", "one.txt has 1"]),
+         ["latin.txt", " 3 ", "one.txt", " 1"]),
         (["evaluate", "--tokenize=13b"], ["tokenize='13b'", "nearest: 13a"]),
-        (["average", "--last=9"], ["--last=9", "holds 6 checkpoints", "training.keep_checkpoints"]),
-        (["average", "--best=4"], ["--best=4", "3 checkpoints evaluated for bleu"]),
-        (["average"], ["one of the arguments --last --best is required"]),
+        (["average", "--last=9"], ["--last=9", " 6 checkpoints", "training.keep_checkpoints"]),
+        (["average", "--best=4"], ["--best=4", " 3 checkpoints", "for bleu"]),
+        (["average"], ["--last", "--best"]),
     ],
 )  # fmt: skip
 def test_flags_of_commands(run_command, small_run, tmp_path, arguments, words):
@@ -302,9 +309,9 @@ def test_flags_of_commands(run_command, small_run, tmp_path, arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tranlate"], ["invalid choice: 'tranlate'", "translate", "evaluate", "average"]),
-        ([], ["the following arguments are required: command"]),
-        (["translate"], ["the following arguments are required: --workdir"]),
+        (["tranlate"], ["'tranlate'", "translate", "evaluate", "average"]),
+        ([], ["required: command"]),
+        (["translate"], ["required: --workdir"]),
     ],
 )
 def test_unknown_commands(run_command, arguments, words):
@@ -320,10 +327,10 @@ def test_odd_line_breaks_keep_the_corpus_aligned(run_train, config_file, tmp_pat
     monkeypatch.setattr("jaxformer.training.loop.train", lambda *a, **_: caught.append(a) or Done)
     assert run_train(f"--config={config_file}", f"--workdir={tmp_path / 'run'}")[0] == 0
     run = prepare_run(caught[0][0], tmp_path / "run")
-    source, target = run.tokenizers
-    assert (run.corpus.report.read, run.corpus.report.kept) == (306, 306)
+    (source, target), corpus = run.vocabularies, run.dataset.corpus
+    assert (corpus.report.read, corpus.report.kept) == (306, 306)
     for index in range(300, 306):
-        ids = [side.tolist()[:-1] for side in run.corpus.pair(index)]
+        ids = [side.tolist()[:-1] for side in corpus.pair(index)]
         english, french = source.decode([ids[0]])[0], target.decode([ids[1]])[0]
         assert english == odd[index - 300].removesuffix("\r")
         assert french == english.replace("one", "un").replace("two", "deux")

@@ -20,7 +20,7 @@ def test_code_of_the_module_guide_gives_the_shapes_it_says():
         for expression, shape in re.findall(r"^(.+\.shape)  # (\([\d, ]+\))", block, re.M):
             assert str(eval(expression, names)) == shape
             checked += 1
-    assert checked == 4
+    assert checked == 6
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

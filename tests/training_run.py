@@ -1,7 +1,6 @@
 """A small run that tests share: number words, and a model that learns them fast."""
 
 import dataclasses
-import functools
 import importlib
 import itertools
 import json
@@ -23,7 +22,7 @@ from jaxformer.config import (
     TrainingConfig,
 )
 from jaxformer.evaluation.bleu import CorpusScores
-from jaxformer.evaluation.evaluate import Evaluation, Evaluator
+from jaxformer.evaluation.translations import TranslationEvaluation, TranslationEvaluator
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.training.metrics import Progress
@@ -135,23 +134,25 @@ def replace_measurement(monkeypatch, bleu_of):
     """Evaluate without a model: call i scores `bleu_of[i]`; returns the list of measured params."""
     measured = []
 
-    def measure(self, params, data, decoding, **settings):
+    def measure(self, params, data, **settings):
         bleu = bleu_of[len(measured)]
         measured.append(params)
         scores = CorpusScores(
             bleu=bleu, bleu_signature="none", chrf=50.0, chrf_signature="none",
             precisions=(1.0,) * 4, brevity_penalty=1.0, hypothesis_length=1, reference_length=1,
         )  # fmt: skip
-        return Evaluation(2.0, 7.4, 0.5, scores, ["un"] * len(data.pairs), 1.0)
+        return TranslationEvaluation(2.0, 7.4, 0.5, scores, ["un"] * len(data.pairs), 1.0)
 
-    monkeypatch.setattr(Evaluator, "measure", measure)
+    monkeypatch.setattr(TranslationEvaluator, "measure", measure)
     return measured
 
 
 def use_devices(monkeypatch, count):
     """Let runs that start from here on see only `count` of the simulated devices."""
-    mesh = functools.partial(make_mesh, devices=jax.devices()[:count])
-    monkeypatch.setattr("jaxformer.training.setup.make_mesh", mesh)
+    seen = jax.devices()[:count]
+    monkeypatch.setattr(
+        "jaxformer.training.setup.make_mesh", lambda config, devices: make_mesh(config, seen)
+    )
 
 
 def call_train_script(monkeypatch, *arguments):

@@ -52,7 +52,7 @@ def model_config(shape: Shape, *, remat_policy: str = ""):
 def prepare_step(
     shape: Shape, *, loss_chunk_tokens: int = 0, remat_policy: str = ""
 ) -> TrainingStep:
-    """jaxformer's step, its first state and a batch; not run yet.
+    """jaxformer's step, its initial state and a batch; nothing has run yet.
 
     Args:
       shape: of the model and the batch.
@@ -65,15 +65,20 @@ def prepare_step(
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.parallel.sharding import shard_batch
     from jaxformer.runtime.backend import configure_backend
-    from jaxformer.tasks.translation import Translation
+    from jaxformer.tasks.translation_loss import Translation
     from jaxformer.training.program import TrainingProgram
 
     configure_backend()
-    task = Translation(model_config(shape, remat_policy=remat_policy), pad_id=PAD_ID, bos_id=BOS_ID)
+    objective = Translation(
+        model_config(shape, remat_policy=remat_policy),
+        pad_id=PAD_ID,
+        bos_id=BOS_ID,
+        label_smoothing=LABEL_SMOOTHING,
+        chunk_tokens=loss_chunk_tokens,
+    )
     optimizer = OptimizerConfig(schedule="constant", learning_rate=LEARNING_RATE, warmup_steps=0)
-    training = TrainingConfig(label_smoothing=LABEL_SMOOTHING, loss_chunk_tokens=loss_chunk_tokens)
     mesh = make_mesh(MeshConfig())
-    program = TrainingProgram(task, optimizer, training)
+    program = TrainingProgram(objective, optimizer, TrainingConfig().num_steps)
     state = program.first_state(jax.random.key(0), mesh)
     batch = shard_batch(random_batch(shape), mesh)
     return TrainingStep(program.train_step(mesh), state, batch, jax.random.key(1))
@@ -92,7 +97,7 @@ def prepare_jaxformer(shape: Shape, *, remat_policy: str = "") -> Trainer:
         for _ in range(steps):
             state, sums = train_step(state, batch, key)
         jax.block_until_ready((state, sums))
-        return float(sums["loss"]) / float(sums["tokens"])
+        return float(sums["loss"]) / float(sums["weight"])
 
     return Trainer(run, parameters, f"jaxformer {jaxformer.__version__}, jax {jax.__version__}")
 

@@ -1,4 +1,4 @@
-"""What a training step of `base` holds in memory, with the logits in chunks and whole."""
+"""Memory of a training step of `base`, with the logits in chunks and all at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case(NamedTuple):
     """A row of the table."""
 
     title: str
-    loss_chunk_tokens: int  # as in the configuration; one chunk of all tokens holds all logits
+    loss_chunk_tokens: int  # as in the configuration; all tokens in one chunk hold all logits
     remat_policy: str  # "": model.remat is off
 
 
@@ -39,7 +39,7 @@ MIB = 2**20
 
 
 def forget_peak_resident() -> None:
-    """Let VmHWM count from now on."""
+    """Reset VmHWM."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -68,7 +68,7 @@ def measure_memory(name: str) -> None:
                 "arguments": analysis.argument_size_in_bytes,
                 "until_first": until_first,
                 "later": process_memory("VmHWM"),
-                "loss": float(sums["loss"]) / float(sums["tokens"]),
+                "loss": float(sums["loss"]) / float(sums["weight"]),
                 "cores": cores,
                 "versions": f"jaxformer {jaxformer.__version__}, jax {jax.__version__}",
             }
@@ -102,7 +102,6 @@ def memory_report() -> str:
 A step of `base` on {SHAPE.rows} x {SHAPE.length} target tokens with a vocabulary of
 {SHAPE.vocab_size:,}, float32; all logits are {SHAPE.tokens * SHAPE.vocab_size * 4 / MIB:,.0f} MiB.
 Temporaries: what the compiled step allocates besides its arguments (`memory_analysis()`). Resident:
-most memory of the whole process at once (VmHWM), in MiB, compilation included in the first column
-of the two.
+peak memory of the whole process (VmHWM) in MiB; the first of the two columns includes compilation.
 
 {markdown_table(header, rows)}"""

@@ -1,7 +1,7 @@
 """Where the time of a step goes: a profile of jaxformer's step, grouped by kind of operation.
 
-The profiler names the operations that ran; the compiled program says what each of them is. Where
-several run at once, each gets its share of the time, so that the parts add up to the step.
+The profiler names the operations that ran; the compiled program says what each of them is. If
+several run at once, each gets its share of the time, so that the parts sum to the step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FLOPS_OF = {VOCABULARY: "vocabulary", LAYERS: "layers", ATTENTION: "attention"}
 
 
 class Operation(NamedTuple):
-    """An operation of the compiled program, with all that is fused into it.
+    """An operation of the compiled program, with everything fused into it.
 
     Attributes:
       opcodes: its own and those fused into it.
@@ -112,8 +112,8 @@ def describe(
 def part_of(operation: Operation, shape: Shape) -> str:
     """The part of a step that an operation belongs to.
 
-    Logits are known by their dimensions: the vocabulary in an array that is neither the table of
-    embeddings nor a vector.
+    Logits are recognised by their dimensions: the vocabulary in an array that is neither the
+    embedding table nor a vector.
     """
     opcodes = operation.opcodes
     vocabulary, width = shape.vocab_size, shape.d_model
@@ -166,7 +166,7 @@ def share_time(events: list[tuple[int, int, str]], containers: set[str]) -> Coun
 
 
 def profile_step(shape: Shape, steps: int) -> tuple[Counter, float, float]:
-    """Seconds of a step by part, in all as profiled, and in all without the profiler."""
+    """Seconds of a step by part, in total as profiled, and in total without the profiler."""
     import jax
 
     train_step, state, batch, key = jaxformer_trainer.prepare_step(shape)

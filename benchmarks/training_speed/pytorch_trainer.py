@@ -20,8 +20,8 @@ from training_speed.shapes import (
 )
 
 EAGER_ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS)}
-# glibc gives each large tensor back to the system when it is freed, and the next one is cleared
-# page by page. These keep freed memory in the process.
+# glibc returns each large freed tensor to the system, and the next one is cleared page by page.
+# These settings keep freed memory in the process.
 TUNED_ENVIRONMENT = EAGER_ENVIRONMENT | {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -38,7 +38,7 @@ def sinusoids(length: int, width: int) -> np.ndarray:
 
 
 def pytorch_model(shape: Shape):
-    """`torch.nn.Transformer` as it comes, between tied embeddings with sinusoidal positions."""
+    """An unmodified `torch.nn.Transformer` with tied embeddings and sinusoidal positions."""
     import torch
 
     width = shape.d_model

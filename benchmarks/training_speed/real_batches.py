@@ -1,7 +1,8 @@
-"""What real batches cost: training from the loader beside training on one repeated batch."""
+"""The cost of real batches: training from the loader compared with one repeated batch."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import os
@@ -29,7 +30,7 @@ LOADER, REPEATED, HELD = (
 
 
 def load_config(root: str, cache: str):
-    """The configuration of Multi30k on the files in `root`, with nothing kept from earlier runs."""
+    """The configuration of Multi30k on the files in `root`, with an empty cache."""
     from jaxformer.config import Config
 
     spec = importlib.util.spec_from_file_location("multi30k_tiny", CONFIG_FILE)
@@ -41,7 +42,7 @@ def load_config(root: str, cache: str):
 
 
 def repeated_batches(batches: list[dict[str, Any]], pad_id: int) -> list[dict[str, Any]]:
-    """For each batch one of its shape, always the same: the one of median target tokens."""
+    """For each batch, a fixed one of its shape: the one with the median number of target tokens."""
     by_shape: dict[Any, list[dict[str, Any]]] = {}
     for batch in batches:
         by_shape.setdefault(shape_of(batch), []).append(batch)
@@ -67,27 +68,19 @@ class RealBatches:
         self.run = run
         self.state = run.program.first_state(jax.random.key(0), run.mesh)
         self.key = jax.random.key(1)
-        self.loader = self.open_loader(0, run.config.data.workers)
+        self.loader = self.open_loader(0, run.dataset)
         self.from_loader = DeviceBatches(iter(self.loader), run.mesh)
         self.step = 0  # of the next batch from the loader
         self.compiled_shapes: set[tuple] = set()
-        self.fetching = 0.0  # seconds of the host spent on getting batches and placing them
+        self.fetching = 0.0  # host seconds spent on getting and placing batches
 
-    def open_loader(self, step: int, workers: int):
+    def open_loader(self, step: int, dataset):
         from jaxformer.data.loader import BatchLoader
 
-        run = self.run
-        return BatchLoader(
-            run.corpus,
-            run.plan,
-            pad_id=run.task.pad_id,
-            start_step=step,
-            sampler=run.sampler,
-            workers=workers,
-        )
+        return BatchLoader(dataset, start_step=step)
 
     def train_from_loader(self, steps: int) -> float:
-        """Seconds of `steps` updates as the training loop does them."""
+        """Seconds of `steps` updates, done like in the training loop."""
 
         def fetch(method: Callable[[], Any]) -> Any:
             started = time.perf_counter()
@@ -103,7 +96,7 @@ class RealBatches:
         )
 
     def train_on(self, batches: list[dict[str, Any]]) -> float:
-        """Seconds of an update on each of `batches`, which are on the device."""
+        """Seconds per update on `batches`, which are on the device."""
         return self._train(len(batches), iter(batches).__next__, lambda: None)
 
     def _train(self, steps: int, take: Callable, after_dispatch: Callable[[], None]) -> float:
@@ -124,7 +117,8 @@ class RealBatches:
         """The batches that the loader gives next, without moving it; their shapes are compiled."""
         from jaxformer.parallel.sharding import shard_batch
 
-        loader = self.open_loader(self.step, workers=0)
+        own = copy.copy(self.run.dataset)  # whose workers, if any, are not those of the loader
+        loader = self.open_loader(self.step, own)
         batches = [shard_batch(next(loader), self.run.mesh) for _ in range(steps)]
         loader.close()
         for batch in batches:
@@ -136,7 +130,7 @@ class RealBatches:
 
 @contextmanager
 def quiet_output() -> Iterator[None]:
-    """Send to stderr what a run says about itself, so that stdout is the report alone."""
+    """Redirect a run's log to stderr, so that stdout holds only the report."""
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
         yield
@@ -145,12 +139,12 @@ def quiet_output() -> Iterator[None]:
 
 
 def measure_rounds(real: RealBatches, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of a step by where its batch comes from, in each round."""
+    """Seconds of a step in each round, by the source of its batch."""
     seconds: dict[str, list[float]] = {name: [] for name in (LOADER, REPEATED, HELD)}
     for number in range(rounds):
         print(f"real batches: round {number + 1} of {rounds}", file=sys.stderr)
         held = real.next_on_device(steps)
-        repeated = repeated_batches(held, real.run.task.pad_id)
+        repeated = repeated_batches(held, real.run.dataset.pad_id)
         turns = list(seconds)
         for name in turns if number % 2 == 0 else reversed(turns):
             if name == LOADER:
@@ -193,6 +187,6 @@ def real_batches_report(root: str, rounds: int, steps: int) -> str:
 {markdown_table(["batches", "ms a step", "from the loader / this"], rows)}
 
 Multi30k English-German as in configs/multi30k_tiny.py: {run.config.data.tokens_per_batch:,} tokens
-a side, {len(real.compiled_shapes)} shapes met. Each of {rounds} rounds trains {steps} steps from
-each source, in turn and on the same shapes: median [lowest, highest] of the rounds. To get and
-place a batch takes {fetching:.1f} ms of the host, most of it while the step before is running."""
+per side, {len(real.compiled_shapes)} shapes. Each of {rounds} rounds trains {steps} steps from each
+source, alternating, on the same shapes: median [lowest, highest] of the rounds. Getting and placing
+a batch takes {fetching:.1f} ms of host time, most of it while the previous step runs."""

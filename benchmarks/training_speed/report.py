@@ -29,11 +29,11 @@ from training_speed.workers import (
 )
 
 DIFFERENCES = """\
-torch.nn.Transformer has biases on its attention projections and drops attention weights and
-feed-forward activations too, so jaxformer is told to do the same; the presets alone follow the
-paper, which has none of these. What still differs: PyTorch has one more LayerNorm after each stack;
-jaxformer's step also measures the unsmoothed loss, the accuracy and the gradient norm. Both start
-from their own random parameters."""
+torch.nn.Transformer has biases on its attention projections and applies dropout to attention
+weights and feed-forward activations, so jaxformer is configured to do the same; the presets follow
+the paper, which has none of these. Remaining differences: PyTorch has one more LayerNorm after each
+stack; jaxformer's step also measures the unsmoothed loss, the accuracy and the gradient norm. Both
+start from their own random parameters."""
 
 
 def median_and_range(values: list[float], digits: int = 2) -> str:
@@ -42,7 +42,7 @@ def median_and_range(values: list[float], digits: int = 2) -> str:
 
 
 def speed_table(measured: dict[str, Measurement]) -> str:
-    """Of each system: tokens/s, FLOP/s, their share of the peak, and jaxformer's speed over it."""
+    """Tokens/s, FLOP/s and share of the peak of each system, and jaxformer's relative speed."""
     header = ["shape, system", "rows x length", "tokens/s", "GFLOP/s", "of the peak"]
     rows = []
     for shape_name, measurement in measured.items():
@@ -63,7 +63,7 @@ def ratio(measurement: Measurement, name: str) -> str:
 
 
 def summary_table(measured: dict[str, Measurement]) -> str:
-    """Of each shape: jaxformer over the better of PyTorch eager and compiled, and the peaks."""
+    """For each shape, jaxformer over the better of PyTorch eager and compiled, and the peaks."""
     header = ["shape", "jaxformer / best of eager and compiled", "which is"]
     libraries = list(next(iter(measured.values())).peaks)
     header += [f"peak of {'XLA' if name == OURS else 'PyTorch'}, GFLOP/s" for name in libraries]
@@ -80,7 +80,7 @@ def summary_table(measured: dict[str, Measurement]) -> str:
 
 
 def check_table(measured: dict[str, Measurement]) -> str:
-    """That the systems do the same work, and what a step and a start cost besides."""
+    """Evidence that the systems do the same work, and other costs of a step and a start."""
     header = ["shape, system", "parameters", "loss at step 1", f"at step {WARM_UP_STEPS}"]
     header += ["start to first step, s", "page faults a step", "CPU while waiting"]
     rows = []
@@ -95,7 +95,7 @@ def check_table(measured: dict[str, Measurement]) -> str:
 
 
 def processor_name() -> str:
-    """The CPU model as the system names it."""
+    """The CPU model as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").split("\n")
     except OSError:
@@ -116,7 +116,7 @@ def systems_note(systems: list[str]) -> str:
     """What the names of the systems mean."""
     notes = {
         REMAT: "jaxformer, model.remat: with `model.remat_policy=projections`, its default.",
-        EAGER: "PyTorch eager: as it comes.",
+        EAGER: "PyTorch eager: default settings.",
         COMPILED: "PyTorch compiled: model and loss through `torch.compile`, default mode.",
         TUNED: f"PyTorch tuned: eager with `Adam(fused=True)` and `{environment_of(TUNED)}`.",
     }
@@ -124,7 +124,7 @@ def systems_note(systems: list[str]) -> str:
 
 
 def differences(systems: list[str]) -> str:
-    """What PyTorch does otherwise, if it is among the systems."""
+    """What PyTorch does differently, if it is among the systems."""
     return DIFFERENCES if {EAGER, COMPILED, TUNED} & set(systems) else ""
 
 
@@ -143,9 +143,10 @@ def speed_report(measured: dict[str, Measurement], rounds: int, steps: int) -> s
 {summary_table(measured)}
 
 Float32, dropout {DROPOUT}, label smoothing {LABEL_SMOOTHING}, Adam. Tokens/s: target tokens, median
-[lowest, highest] of {rounds} rounds of {steps} steps, the systems in turn. Ratio: the same of the
-rounds, above 1 where jaxformer is faster. GFLOP/s: matrix products only, at the median. Peak: the
-fastest float32 product of square matrices ({sizes}) of either library, in the same rounds.
+[lowest, highest] of {rounds} rounds of {steps} steps, the systems alternating. Ratio: the same
+statistics of the rounds' ratios, above 1 where jaxformer is faster. GFLOP/s: matrix products only,
+at the median. Peak: the fastest float32 product of square matrices ({sizes}) of either library, in
+the same rounds.
 {systems_note(list(facts))}
 
 {check_table(measured)}

@@ -1,4 +1,4 @@
-"""What is trained: dimensions, batches, the work in a step, and the cores that do it."""
+"""What is trained: dimensions, batches, the FLOPs of a step, and the cores used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEAK_SECONDS = 0.2  # at each size
 
 
 class Shape(NamedTuple):
-    """Dimensions of a model and a batch of `rows` pairs of `length` tokens a side, all full.
+    """Dimensions of a model and a batch of `rows` pairs with `length` tokens per side, no padding.
 
     They repeat jaxformer's presets, so that PyTorch's process need not import JAX.
     """
@@ -63,7 +63,7 @@ def random_batch(shape: Shape) -> dict[str, np.ndarray]:
 def product_flops(shape: Shape) -> dict[str, float]:
     """Floating-point operations of the matrix products of one update, by kind.
 
-    Two for each multiply-add, the backward pass twice the forward one. Masked scores count, since
+    Two per multiply-add; the backward pass counts twice the forward one. Masked scores count, since
     they are computed.
     """
     attentions = 3 * shape.layers  # one in an encoder layer, two in a decoder layer
@@ -82,7 +82,7 @@ def step_flops(shape: Shape) -> float:
 
 
 def pin_to_cores() -> int:
-    """Keep this process on the first `THREADS` cores it may use; how many those are."""
+    """Pin this process to the first `THREADS` cores it may use; returns their number."""
     if not hasattr(os, "sched_setaffinity"):
         return os.cpu_count() or 1
     cores = sorted(os.sched_getaffinity(0))[:THREADS]

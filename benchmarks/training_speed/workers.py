@@ -1,4 +1,4 @@
-"""The systems, a process for each, and the turns in which they are timed."""
+"""The systems, one process each, and how they are timed in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from training_speed.shapes import WARM_UP_STEPS, Shape, Trainer, pin_to_cores
 
 
 class System(NamedTuple):
-    """How a process starts, gets a model ready and measures its library's matrix products."""
+    """How a process starts, prepares a model and measures its library's matrix products."""
 
     title: str
     prepare: Callable[[Shape], Trainer]
@@ -64,10 +64,10 @@ SYSTEMS = {
 
 
 def work(name: str, shape: Shape) -> None:
-    """A worker: warm up, then do what each line of stdin says; answers in JSON.
+    """A worker: warm up, then execute each line of stdin and answer in JSON.
 
-    A line is `peak`, or a number of steps. An answer also says how much processor time the process
-    used since the answer before, when it had nothing to do.
+    A line is `peak` or a number of steps. An answer also contains the processor time used since the
+    previous answer, while the process was idle.
     """
     cores = pin_to_cores()  # before JAX or PyTorch size their thread pools
     system = SYSTEMS[name]
@@ -156,10 +156,10 @@ def start_worker(system: str, shape_name: str) -> Iterator[Worker]:
 
 
 class Measurement(NamedTuple):
-    """Of one shape, by system, and in each round.
+    """The measurements of one shape, by system and round.
 
     Attributes:
-      facts: what the workers said, with `idle_share`, processor time over waiting time.
+      facts: what the workers reported, with `idle_share`, processor time over waiting time.
       seconds: of a step.
       faults: page faults of a step.
       peaks: FLOP/s of the best matrix product, for one system of each library.
@@ -175,9 +175,9 @@ class Measurement(NamedTuple):
 
 
 def measure(shape_name: str, systems: list[str], rounds: int, steps: int) -> Measurement:
-    """Start all systems, then let one at a time work, in turn, so that each meets the same noise.
+    """Start all systems, then run one at a time, alternating, so that all see the same noise.
 
-    The order turns around from round to round.
+    The order is reversed in every round.
     """
     libraries = {SYSTEMS[name].peak: name for name in reversed(systems)}
     seconds: dict[str, list[float]] = {name: [] for name in systems}
@@ -203,5 +203,5 @@ def measure(shape_name: str, systems: list[str], rounds: int, steps: int) -> Mea
 
 
 def environment_of(system: str) -> str:
-    """What the benchmark sets for a system, as in a shell."""
+    """The environment variables that the benchmark sets for a system, as in a shell."""
     return " ".join(f"{name}={value}" for name, value in SYSTEMS[system].environment.items())

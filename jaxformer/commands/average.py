@@ -1,9 +1,8 @@
-"""`python -m jaxformer average`: one checkpoint out of the last or the best ones."""
+"""`python -m jaxformer average`: average the last or the best checkpoints into one."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,24 +13,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxformer.data.tokenizers import load_tokenizers
-    from jaxformer.decoding.translator import abstract_params
-    from jaxformer.models.transformer import Transformer
     from jaxformer.storage.average import average_checkpoints
-    from jaxformer.storage.identity import check_checkpoint
-    from jaxformer.storage.workdir import Workdir
+    from jaxformer.tasks.open_run import StoredRun
+    from jaxformer.tasks.registry import ranking_of
 
-    workdir = Workdir(Path(args.workdir))
-    config = workdir.load_config()
-    tokenizers = load_tokenizers(workdir.path)
+    stored = StoredRun.of(args.workdir)
+    checkpoints = stored.workdir.checkpoints
     name, steps = average_checkpoints(
-        workdir.checkpoints,
-        abstract_params(Transformer(config.model)),
+        checkpoints,
+        stored.shapes(),
         count=args.last if args.last is not None else args.best,
         choose="last" if args.last is not None else "best",
-        best_metric=config.training.best_metric,
-        check=lambda folder: check_checkpoint(folder, config, tokenizers),
+        ranking=ranking_of(stored.config),
+        check=stored.check,
     )
-    print(f"averaged steps {', '.join(map(str, steps))} into {workdir.checkpoints / name}")
+    print(f"averaged steps {', '.join(map(str, steps))} into {checkpoints / name}")
     print(f"next  python -m jaxformer evaluate --workdir={args.workdir} --checkpoint={name}")
     return 0

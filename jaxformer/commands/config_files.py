@@ -1,4 +1,4 @@
-"""Configuration files: run one, and say in one line what is wrong with it."""
+"""Run configuration files, and report their errors in one line."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jaxformer.errors import InputError
 
 
 def check_config_file(name: str) -> None:
-    """Raise `InputError`, which names the files that are there, unless `name` is a file."""
+    """Raise `InputError`, naming the files that do exist, unless `name` is a file."""
     path = Path(name)
     if not path.is_file():
         there = sorted(path.parent.glob("*.py")) if path.parent.is_dir() else []
-        known = ", ".join(map(str, there)) or f"no config file in {path.parent}"
-        raise InputError(f"--config={name}: no such file; there is: {known}")
+        known = ", ".join(map(str, there)) or f"none in {path.parent}"
+        raise InputError(f"--config={name}: no such file; config files: {known}")
 
 
 def run_config_file(name: str) -> dict[str, Any]:
     """The values that `get_config()` of a file returns.
 
     Raises:
-      InputError: the file is not there, or raises an error, which is told with its line.
+      InputError: the file does not exist or raises an error; the message has the error's line.
     """
     check_config_file(name)
     try:
@@ -35,10 +35,10 @@ def run_config_file(name: str) -> dict[str, Any]:
 
 
 def require_config(name: str, values: Any) -> Any:
-    """`values`, if it is a `ConfigDict`, as `get_config()` of a file is to return."""
+    """`values` if it is a `ConfigDict`, as `get_config()` must return; else `InputError`."""
     if not hasattr(values, "to_dict"):
         raise InputError(
-            f"--config={name}: get_config() returns {values!r:.60}; let it return a ConfigDict, "
+            f"--config={name}: get_config() returns {values!r:.60}; return a ConfigDict, "
             "such as Config().to_config_dict()"
         )
     return values
@@ -50,7 +50,7 @@ def raised_in(name: str, error: BaseException) -> bool:
 
 
 def config_file_error(name: str, error: BaseException) -> InputError:
-    """What to say of an error that running a configuration file raised."""
+    """The message for an error raised by running a configuration file."""
     error = _innermost(error)
     lines = _lines(name, error)
     if isinstance(error, KeyError | AttributeError) and not lines and "get_config" in str(error):
@@ -61,7 +61,7 @@ def config_file_error(name: str, error: BaseException) -> InputError:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The error that began it all; of ours the innermost. absl and its like wrap both."""
+    """The innermost `InputError`, or else the original error; absl and others wrap both."""
     chain = [error]
     while chain[-1].__context__ is not None:
         chain.append(chain[-1].__context__)
@@ -69,7 +69,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _lines(name: str, error: BaseException) -> list[int]:
-    """The lines of a configuration file that an error passed through, the innermost last."""
+    """The lines of a configuration file in an error's traceback, innermost last."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return [error.lineno]
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Read `--config` flags, and check them before absl does: a mistake is answered in one line."""
+"""Read `--config` flags and check them before absl does, so that errors take one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxformer.commands.config_files import check_config_file
 from jaxformer.config import SECTIONS, field_types, unknown_field
 from jaxformer.errors import InputError
 
-# Fields that a run fills in itself, with the field to set instead.
+# Fields that a run fills in, with the field to set instead.
 DERIVED = {
     "model.vocab_size": "tokenizer.vocab_size",
     "model.target_vocab_size": "tokenizer.joint=false and tokenizer.vocab_size",
@@ -23,11 +23,11 @@ def check_arguments(arguments: list[str]) -> str:
       arguments: without the program's name.
 
     Returns:
-      The config file that the command line names, empty if it names none.
+      The config file that the command line names; empty if it names none.
 
     Raises:
-      InputError: the file is not there, a field does not exist (the nearest is named), or a value
-        is not of the field's type.
+      InputError: the file or a field does not exist (the nearest field is named), or a value is not
+        of the field's type.
     """
     position, file = 0, ""
     while position < len(arguments) and arguments[position] != "--":
@@ -51,6 +51,14 @@ def check_arguments(arguments: list[str]) -> str:
 
 def parse_value(path: str, text: str, where: str = "--config") -> Any:
     """Parse the text of a flag `--config.path=text` as the field's type.
+
+    Args:
+      path: of the field, such as `model.d_model`.
+      text: the value.
+      where: what precedes the path in messages.
+
+    Returns:
+      The value as int, float, str or bool.
 
     Raises:
       InputError: no such field (the nearest one is named), or the text is not of its type.

@@ -10,8 +10,12 @@ from jaxformer.errors import InputError, check_range
 from jaxformer.runtime.launch import add_process_arguments
 
 
-def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; what is not given comes from the run's own configuration."""
+def add_decoding_arguments(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Add the flags; what is not given comes from the run's own configuration.
+
+    Returns:
+      The group of flags of which one says how tokens are chosen.
+    """
     parser.add_argument("--workdir", required=True, help="folder of the run")
     parser.add_argument(
         "--checkpoint",
@@ -33,12 +37,70 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest translation in tokens (default: source length + 50, or as configured)",
     )
     parser.add_argument(
-        "--fsdp", type=int, default=1, help="devices over which the parameters are cut (default: 1)"
+        "--fsdp",
+        type=int,
+        default=1,
+        help="devices over which the parameters are sharded (default: 1)",
     )
     parser.add_argument(
-        "--tensor", type=int, default=1, help="devices over which the heads are cut (default: 1)"
+        "--tensor",
+        type=int,
+        default=1,
+        help="devices over which the heads are sharded (default: 1)",
     )
     add_process_arguments(parser)
+    return search
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser, search) -> None:
+    """Add `--sample` to the group `search`, and the flags that shape its draws."""
+    search.add_argument(
+        "--sample", action="store_true", help="draw each token at random; --top_beams draws"
+    )
+    parser.add_argument(
+        "--temperature", type=float, help="of --sample: below 1 sharper, above 1 flatter (default)"
+    )
+    parser.add_argument(
+        "--top_k", type=int, help="of --sample: from the k most probable tokens (default: 0, all)"
+    )
+    parser.add_argument(
+        "--top_p",
+        type=float,
+        help="of --sample: from the fewest tokens whose probabilities reach p (default: 1, all)",
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of --sample: the same seed draws the same again (default: 0)"
+    )
+
+
+def sampling_strategy(args: argparse.Namespace, samples: int):
+    """`Sample` with the flags that were given; None without `--sample`.
+
+    Args:
+      args: from a parser with `add_sampling_arguments`.
+      samples: draws for each sentence.
+
+    Raises:
+      InputError: a flag is out of range, or shapes draws that nobody asked for.
+    """
+    given = {
+        name: getattr(args, name)
+        for name in ("temperature", "top_k", "top_p", "seed")
+        if getattr(args, name) is not None
+    }
+    if not args.sample:
+        for name, value in given.items():
+            raise InputError(
+                f"--{name}={value} shapes the draws of --sample; add --sample or leave it out"
+            )
+        return None
+    from jaxformer.decoding.strategies import Sample
+
+    check_range("--seed", given.pop("seed", 0), 0, 2**31 - 1)
+    try:
+        return Sample(**given, num_samples=samples)
+    except InputError as error:
+        raise InputError(f"--{error}") from None
 
 
 def mesh_config(args: argparse.Namespace) -> MeshConfig:
@@ -59,6 +121,11 @@ def decoding_config(args: argparse.Namespace, configured: DecodingConfig) -> Dec
         changes |= {"max_length_factor": 0.0, "max_length_extra": args.max_length}
     decoding = dataclasses.replace(configured, **changes)
     for name in ("length_penalty", "alpha"):
+        if getattr(args, "sample", False) and name in changes:
+            raise InputError(
+                f"--{name}={changes[name]} ranks hypotheses, and --sample only draws them; leave "
+                "out one of the two"
+            )
         if decoding.beam_size == 1 and name in changes:
             raise InputError(
                 f"--{name}={changes[name]} weighs hypotheses of different lengths, and greedy "

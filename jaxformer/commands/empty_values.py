@@ -1,4 +1,4 @@
-"""`--input=$UNSET`: an empty value is a mistake of the shell script, never "not given"."""
+"""`--input=$UNSET`: an empty value is a mistake in the shell script, not an omitted flag."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxformer.errors import InputError
 
 
 def refuse_empty(arguments: Iterable[str]) -> None:
-    """Raise `InputError` that names the first flag of a command line with an empty value."""
+    """Raise `InputError` naming the first flag with an empty value, if there is one."""
     before = ""
     for argument in arguments:
         if argument == "--":
@@ -17,7 +17,6 @@ def refuse_empty(arguments: Iterable[str]) -> None:
         if not argument or (argument.startswith("-") and equals and not value):
             flag = name or before.partition("=")[0] or "an argument"
             raise InputError(
-                f"{flag} is empty (is a variable of the shell unset?); give it a value, or leave "
-                "it out"
+                f"{flag} is empty (is a shell variable unset?); give it a value, or leave it out"
             )
         before = argument

@@ -39,23 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxformer.evaluation.bleu import make_bleu
     from jaxformer.runtime.backend import configure_backend
     from jaxformer.runtime.distributed import is_first_process, job, several_processes
-    from jaxformer.storage.checkpoint import resolve_checkpoint
-    from jaxformer.storage.workdir import Workdir
+    from jaxformer.tasks.open_run import StoredRun
 
     named = [args.source is not None, args.reference is not None]
     if any(named) and (not all(named) or args.split is not None):
         raise InputError("give either --split, or both --source and --reference")
-    workdir = Workdir(Path(args.workdir))
-    config = workdir.load_config()
-    if args.tokenize is not None:
-        make_bleu(args.tokenize, name="--tokenize")
-    else:
-        make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")
-    folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
-    source, split = open_source(args, config)
+    stored = StoredRun.of(args.workdir)
+    translates = stored.config.task == "translation"
+    check_flags(args, stored.config, translates)
+    folder = stored.checkpoint(args.checkpoint)
+    source, split = open_source(args, stored.config) if translates else (None, args.split or "test")
     configure_backend()
     with job(launch_of(args)):
         if args.output is not None and is_first_process():
@@ -64,41 +59,96 @@ def run(args: argparse.Namespace) -> int:
             for flag in ("source", "reference"):
                 if getattr(args, flag) is not None:
                     require_shared(getattr(args, flag), f"--{flag}")
-        result = measure(args, config, workdir, folder, source, split)
+        if translates:
+            result = measure(args, stored, folder, source, split)
+        else:
+            result = measure_split(args, stored, folder, split)
         if not is_first_process():
             return 0
-        sys.stdout.write(format_json(result) if args.format == "json" else format_text(result))
+        show = format_json if args.format == "json" else format_text
+        sys.stdout.write(show(result) if translates else format_metrics(result, args.format))
         if args.output is not None:
             with open_output(args.output) as file:
                 file.writelines(f"{text}\n" for text in result.hypotheses)
     return 0
 
 
-def measure(args: argparse.Namespace, config, workdir, folder: Path, source, split: str):
-    """The `Evaluation` of the checkpoint in `folder`, on all devices of the job."""
-    from jaxformer.data.tokenizers import load_tokenizers
-    from jaxformer.decoding.translator import abstract_params
-    from jaxformer.evaluation.evaluate import Evaluator
-    from jaxformer.parallel.mesh import make_mesh
-    from jaxformer.parallel.sharding import place_like_parameters
-    from jaxformer.storage.checkpoint import load_params
-    from jaxformer.storage.identity import check_checkpoint
-    from jaxformer.tasks.translation import Translation
+def check_flags(args: argparse.Namespace, config, translates: bool) -> None:
+    """Check the flags against the task of the run.
 
-    mesh = make_mesh(mesh_config(args))
-    tokenizers = load_tokenizers(workdir.path)
-    check_checkpoint(folder, config, tokenizers)
-    task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
-    abstract = place_like_parameters(abstract_params(task.model), mesh)
-    evaluator = Evaluator(config, task, tokenizers, mesh, abstract)
-    return evaluator.measure(
-        load_params(folder, abstract),
-        evaluator.load(source, split),
+    Args:
+      args: arguments of the command.
+      config: configuration of the run.
+      translates: whether the task is translation.
+
+    Raises:
+      InputError: the task does not have a flag, or the BLEU tokenizer is unknown.
+    """
+    from jaxformer.evaluation.bleu import make_bleu
+
+    if translates:
+        if args.tokenize is not None:
+            make_bleu(args.tokenize, name="--tokenize")
+        else:
+            make_bleu(config.training.bleu_tokenize, name="training.bleu_tokenize")
+        return
+    for flag in ("source", "reference", "tokenize", "lowercase", "output"):
+        if getattr(args, flag) is not None:
+            raise InputError(f"--{flag} is for translation; the run has task={config.task!r}")
+
+
+def measure(args: argparse.Namespace, stored, folder: Path, source, split: str):
+    """The evaluation of the checkpoint in `folder`, on all devices of the job.
+
+    Args:
+      args: arguments of the command.
+      stored: the `StoredRun` of a translation.
+      folder: folder of a checkpoint.
+      source: source of the text.
+      split: split of the source.
+    """
+    from jaxformer.parallel.mesh import make_mesh
+
+    mesh, config = make_mesh(mesh_config(args)), stored.config
+    params = stored.load(folder, mesh)
+    evaluator = stored.task.evaluator(
+        config, stored.objective, None, stored.vocabularies, mesh, params
+    )
+    return evaluator.translate_and_score(
+        params,
+        evaluator.load_from(source, split),
         decoding_config(args, config.decoding),
         tokenize=args.tokenize,
         lowercase=args.lowercase,
         description=f"translating {split}",
     )
+
+
+def measure_split(args: argparse.Namespace, stored, folder: Path, split: str):
+    """The evaluation on a split of the run's own data, of any task.
+
+    Args:
+      args: arguments of the command.
+      stored: the `StoredRun`.
+      folder: folder of a checkpoint.
+      split: split of the run's data.
+    """
+    from jaxformer.parallel.mesh import make_mesh
+
+    mesh, config = make_mesh(mesh_config(args)), stored.config
+    params, data = stored.load(folder, mesh), stored.task.open_data(config)
+    evaluator = stored.task.evaluator(
+        config, stored.objective, data, stored.vocabularies, mesh, params
+    )
+    return evaluator.measure(params, evaluator.load(split), final=True)
+
+
+def format_metrics(result, format_name: str) -> str:
+    """The metrics of any task, one per line or as JSON."""
+    figures = result.metrics() | result.notes()
+    if format_name == "json":
+        return json.dumps(figures, indent=2) + "\n"
+    return "".join(f"{name:<11} {value}\n" for name, value in figures.items())
 
 
 def open_source(args: argparse.Namespace, config):

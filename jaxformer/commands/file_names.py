@@ -1,4 +1,4 @@
-"""The types of flags that name files: by them the tests find every file that a command touches."""
+"""Types of flags that name files, by which the tests find every file a command touches."""
 
 from __future__ import annotations
 

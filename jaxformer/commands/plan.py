@@ -1,4 +1,4 @@
-"""`python -m jaxformer plan`: what training or translating needs of devices not yet there."""
+"""`python -m jaxformer plan`: what training or translating needs on devices you do not have yet."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--topology",
-        help="devices to compile for that are not here: a TPU slice such as v5e:16x16 (needs "
-        "libtpu), or GPUs such as h200:8, or nodes x devices of each, h200:4x8 (needs JAX's CUDA "
-        "packages)",
+        help="absent devices to compile for: a TPU slice such as v5e:16x16 (needs libtpu), GPUs "
+        "such as h200:8, or nodes x devices per node such as h200:4x8 (needs JAX's CUDA packages)",
     )
-    where.add_argument("--devices", type=int, help="devices of the kind that is here")
+    where.add_argument("--devices", type=int, help="number of devices of the local kind")
     parser.add_argument(
-        "--kind", help="with --devices: reckon with these GPUs, e.g. 'NVIDIA H100 80GB HBM3'"
+        "--kind", help="with --devices: use the speed of these GPUs, e.g. 'NVIDIA H100 80GB HBM3'"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--decode",
         choices=("greedy", "beam"),
-        help="translating instead of the train step; beams and limits as in --config.decoding",
+        help="plan translation, not the train step; beams and limits are in --config.decoding",
     )
     what.add_argument(
         "--evaluate",
         action="store_true",
-        help="the loss of an evaluation during training instead of the train step",
+        help="plan the loss of an evaluation during training instead of the train step",
     )
     parser.add_argument(
         "--length",
         type=int,
-        help="tokens a row and side, with --decode source tokens (default: data.max_length)",
+        help="tokens per row and side; with --decode source tokens (default: data.max_length)",
     )
     parser.add_argument(
         "--batch",
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hlo",
         type=OutputName,
-        help="file for the compiled program, to see which gather is which",
+        help="file for the compiled program",
     )
     parser.add_argument(
         "--config.SECTION.FIELD", metavar="VALUE", dest="_", help="any option, as for train.py"
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     planned = plan_run(config, devices)
     plan = plan_search if args.decode else plan_loss if args.evaluate else plan_update
-    with job(Launch(num_processes=1)):  # Ctrl-C while it compiles is answered there
+    with job(Launch(num_processes=1)):  # handles Ctrl-C during compilation
         table, advice, refused, program = plan(args, planned)
     if args.hlo is not None:
         with open_output(args.hlo, flag="--hlo") as file:
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Outcome(NamedTuple):
-    """What `run` prints and keeps: the table, proposals, why it would be refused, the program."""
+    """What `run` prints and saves: the table, advice, reasons to refuse the run, the program."""
 
     table: str
     advice: list[str]
@@ -99,18 +98,21 @@ class Outcome(NamedTuple):
 
 
 def plan_update(args: argparse.Namespace, run) -> Outcome:
-    """The train step."""
+    """Plan the train step."""
     from jaxformer.commands.plan_tables import format_plan
+    from jaxformer.parallel.mesh import row_multiple
     from jaxformer.planning.step_plan import advise, plan_step
-    from jaxformer.training.checks.memory import smallest_budget
 
     config, refused = run.config, []
-    smallest = smallest_budget(config, run.mesh)
-    if config.data.tokens_per_batch < smallest:
+    budget = run.task.batch_budget(
+        config, row_multiple(run.mesh, config.optimizer.accumulation_steps)
+    )
+    smallest = budget.smallest
+    if budget.value < smallest:
         refused.append(
             f"data.tokens_per_batch={config.data.tokens_per_batch} is less than a row of "
-            f"data.max_length={config.data.max_length} for each part of the mesh; raise it to "
-            f"{smallest} (as planned here) or take fewer devices"
+            f"data.max_length={config.data.max_length} for each shard of the batch; raise it to "
+            f"{smallest} (as planned here) or use fewer devices"
         )
         data = dataclasses.replace(config.data, tokens_per_batch=smallest)
         run = run._replace(config=dataclasses.replace(config, data=data))
@@ -121,7 +123,7 @@ def plan_update(args: argparse.Namespace, run) -> Outcome:
 
 
 def plan_loss(args: argparse.Namespace, run) -> Outcome:
-    """The loss sums of an evaluation during training."""
+    """Plan the loss sums of an evaluation during training."""
     from jaxformer.commands.plan_tables import format_plan
     from jaxformer.planning.step_plan import plan_evaluation, refuse_evaluation
 
@@ -131,7 +133,7 @@ def plan_loss(args: argparse.Namespace, run) -> Outcome:
 
 
 def plan_search(args: argparse.Namespace, run) -> Outcome:
-    """The search of a batch of translations."""
+    """Plan the search for a batch of translations."""
     from jaxformer.commands.plan_tables import format_decoding
     from jaxformer.planning.decoding_plan import plan_decoding, refuse_decoding, search_shape
 
@@ -145,7 +147,7 @@ def plan_search(args: argparse.Namespace, run) -> Outcome:
 
 
 def announce(args: argparse.Namespace, run) -> str:
-    """Say what is compiled for; returns the kind of device whose speed is reckoned with."""
+    """Print the devices to compile for; returns the kind of device whose speed is used."""
     kind = run.mesh.devices.flat[0].device_kind
     print(
         f"compiling for {run.mesh.size} x {kind}; this takes minutes", file=sys.stderr, flush=True
@@ -154,7 +156,7 @@ def announce(args: argparse.Namespace, run) -> str:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The configuration of `--config` with the `--config.section.field=value` of the command."""
+    """The configuration of `--config` with the command's `--config.section.field=value` flags."""
     values = run_config_file(args.config)
     for name in field_types():
         text = getattr(args, name)
@@ -169,10 +171,10 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def check_mode(args: argparse.Namespace, config: Config) -> None:
-    """Raise `InputError` for flags that do not belong together, or lengths that cannot be."""
+    """Raise `InputError` for flags that contradict each other, or impossible lengths."""
     if args.batch is not None and args.decode is None:
         raise InputError(
-            f"--batch={args.batch} counts the sentences of --decode; a train step takes "
+            f"--batch={args.batch} is for --decode; for a train step set "
             "--config.data.tokens_per_batch"
         )
     if args.decode == "beam" and config.decoding.beam_size == 1:
@@ -195,18 +197,18 @@ def check_kind(args: argparse.Namespace) -> None:
     if args.topology or chip is None or chip.wraps:
         known = ", ".join(pattern for pattern, chip in CHIPS if not chip.wraps)
         raise InputError(
-            f"--kind={args.kind!r}: with --devices it may be one of {known}; TPUs are named with "
+            f"--kind={args.kind!r}: with --devices it may be one of {known}; name TPUs with "
             "--topology"
         )
 
 
 def find_devices(args: argparse.Namespace) -> list[Any]:
-    """What to compile for; starts JAX."""
+    """The devices to compile for; starts JAX."""
     from jaxformer.planning.topology import absent_devices, is_tpu, present_devices
     from jaxformer.runtime.xla_flags import add_xla_flags
 
     if args.topology:
-        # Another device's compiler must not get the flags of the processor that it runs on.
+        # Another device's compiler must not get the local processor's flags.
         add_xla_flags(os.environ, "tpu" if is_tpu(args.topology) else "gpu")
         os.environ["JAX_PLATFORMS"], os.environ["JAXFORMER_XLA_FLAGS"] = "cpu", "off"
     import jax

@@ -12,15 +12,15 @@ from jaxformer.planning.program_costs import (
 )
 from jaxformer.planning.step_plan import PlannedRun, StepPlan
 from jaxformer.planning.topology import wire
-from jaxformer.training.checks.memory import format_bytes
+from jaxformer.training.checks.memory import describe_spec, format_bytes
 from jaxformer.training.setup import count_parameters
 
-UNKNOWN = "unknown: no published figures of this device; name one with --kind"
+UNKNOWN = "unknown: no published speed for this device; name one with --kind"
 
 
 def format_plan(run: PlannedRun, plan: StepPlan) -> str:
-    """What a step, or an evaluation, needs of each device, what it sends, what it waits for."""
-    shape, needed = plan.shape, plan.needed
+    """What a step or an evaluation needs on each device, what it sends, and what bounds it."""
+    needed, unit = plan.needed, run.objective.unit.replace("_", " ")
     memory = needed and _memory(
         needed.total,
         plan,
@@ -29,18 +29,17 @@ def format_plan(run: PlannedRun, plan: StepPlan) -> str:
     )
     lines = [
         *_head(run),
-        f"batch        {shape.rows:,} x ({shape.source_length:,} + {shape.target_length:,}) "
-        f"tokens, {plan.tokens:,.0f} target tokens a device",
-        f"memory       {memory or 'unknown: the compiler does not tell'}",
+        f"batch        {describe_spec(plan.spec)}, {plan.units:,.0f} {unit} per device",
+        f"memory       {memory or 'unknown: the compiler does not report it'}",
         *cost_lines(run, plan),
         f"bound        {_step_bound(run, plan)}",
-        *_predicted(plan, shape.rows * shape.target_length),
+        *_predicted(plan, plan.units * plan.devices, unit),
     ]
     return "\n".join(lines) + "\n"
 
 
 def format_decoding(run: PlannedRun, plan: DecodingPlan) -> str:
-    """What a search needs of each device, for a token of every hypothesis and from end to end."""
+    """What a search needs on each device, per token of every hypothesis and in total."""
     shape, needed = plan.shape, plan.needed
     memory = needed and _memory(
         needed.total,
@@ -55,10 +54,10 @@ def format_decoding(run: PlannedRun, plan: DecodingPlan) -> str:
         f"search       {search}",
         f"batch        {shape.rows:,} sentences of {shape.source_length:,} tokens, at most "
         f"{shape.max_length:,} target tokens each",
-        f"memory       {memory or 'unknown: the compiler does not tell'}",
-        "a token of every hypothesis",
+        f"memory       {memory or 'unknown: the compiler does not report it'}",
+        "one token of every hypothesis",
         *cost_lines(run, plan.token),
-        f"bound        {_search_bound(plan.token, shape.rows, 'a token')}",
+        f"bound        {_search_bound(plan.token, shape.rows, 'one token')}",
         *_predicted(plan.token, shape.rows),
         "the whole batch, if every sentence runs to the limit",
         *cost_lines(run, plan.whole),
@@ -72,7 +71,7 @@ def _head(run: PlannedRun) -> list[str]:
     parameters = count_parameters(run.abstract.params)["total"]
     return [
         f"devices      {describe_mesh(run.mesh)}",
-        f"model        {parameters:,} parameters, {run.config.model.dtype}",
+        f"model        {parameters:,} parameters, {run.objective.dtype}",
     ]
 
 
@@ -82,7 +81,7 @@ def _memory(total: int, costs: Costs, parts: str) -> str:
 
 
 def cost_lines(run: PlannedRun, costs: Costs) -> list[str]:
-    """Arithmetic, memory traffic and messages of a call, each with its time at the peak."""
+    """Compute, memory traffic and messages of a call, each with its time at the peak."""
     chip, seconds = costs.chip, costs.seconds
     peak = f", peak {costs.peak / 1e12:,.1f} TFLOP/s" if costs.peak else ""
     speed = f", peak {chip.memory_speed / 1e9:,.0f} GB/s" if chip else ""
@@ -110,7 +109,7 @@ def _after_colon(seconds: float | None) -> str:
 
 
 def _collective_lines(run: PlannedRun, costs: Costs) -> list[str]:
-    """One line for each kind of collective, axes of the mesh and wire."""
+    """One line per kind of collective, mesh axes and wire."""
     rows: dict[tuple[str, str, str], list[float]] = {}
     times = costs.network_seconds or [0.0] * len(costs.collectives)
     for one, seconds in zip(costs.collectives, times, strict=True):
@@ -134,7 +133,7 @@ def _collective_lines(run: PlannedRun, costs: Costs) -> list[str]:
 
 
 def _kernel_lines(costs: Costs) -> list[str]:
-    """One line for each kind of kernel of a GPU program, that with most memory traffic first."""
+    """One line per kind of kernel of a GPU program, most memory traffic first."""
     if not costs.kernels:
         return []
     lines = [f"  {'kernels':<20}{'calls':>8}{'memory':>12}"]
@@ -144,19 +143,19 @@ def _kernel_lines(costs: Costs) -> list[str]:
 
 
 def _step_bound(run: PlannedRun, plan: StepPlan) -> str:
-    seconds, enough = plan.seconds, plan.enough_tokens(run.mesh)
+    seconds, enough = plan.seconds, plan.enough_units(run.mesh)
     if not seconds.bound:
         return UNKNOWN
-    total = plan.shape.rows * plan.shape.target_length
+    total, unit = plan.units * plan.devices, run.objective.unit.replace("_", " ")
     text = (
-        f"{seconds.bound}: a step takes {_milliseconds(seconds.longest)} at least, "
-        f"{total / seconds.longest:,.0f} target tokens/s at most, "
+        f"{seconds.bound}: a step takes at least {_milliseconds(seconds.longest)}, "
+        f"at most {total / seconds.longest:,.0f} {unit}/s, "
         f"{seconds.compute / seconds.longest:.0%} of the peak"
     )
     if enough == float("inf"):
-        return f"{text}; it sends longer than it computes at any batch size"
+        return f"{text}; sending takes longer than computing at any batch size"
     if plan.collectives and enough >= 1:
-        text += f"; the network is the bound below {enough:,.0f} target tokens a device"
+        text += f"; the network is the bound below {enough:,.0f} {unit} per device"
     return text
 
 
@@ -165,13 +164,13 @@ def _search_bound(costs: Costs, tokens: int, what: str) -> str:
     if not seconds.bound:
         return UNKNOWN
     return (
-        f"{seconds.bound}: {what} takes {_milliseconds(seconds.longest)} at least, "
-        f"{tokens / seconds.longest:,.0f} target tokens/s at most"
+        f"{seconds.bound}: {what} takes at least {_milliseconds(seconds.longest)}, "
+        f"at most {tokens / seconds.longest:,.0f} target tokens/s"
     )
 
 
-def _predicted(costs: Costs, tokens: int) -> list[str]:
-    """What a call would take at assumed shares of the peaks; nothing without published figures."""
+def _predicted(costs: Costs, units: float, unit: str = "target tokens") -> list[str]:
+    """The predicted time at assumed shares of the peaks; empty without published figures."""
     seconds = costs.predicted
     if not seconds:
         return []
@@ -179,6 +178,6 @@ def _predicted(costs: Costs, tokens: int) -> list[str]:
     if any(kernel.kind == "attention" for kernel in costs.kernels):
         shares += f"attention at {ATTENTION_SHARE:.0%}, "
     return [
-        f"predicted    {_milliseconds(seconds)}, {tokens / seconds:,.0f} target tokens/s; assumed: "
-        f"{shares}the rest at {MEMORY_SHARE:.0%} of the memory's speed, no message hidden"
+        f"predicted    {_milliseconds(seconds)}, {units / seconds:,.0f} {unit}/s; assumed: "
+        f"{shares}the rest at {MEMORY_SHARE:.0%} of the memory's speed, no overlap of messages"
     ]

@@ -1,13 +1,13 @@
-"""`python -m jaxformer plot`: pictures of the paper's parts and of a run's life, as PNG or SVG."""
+"""`python -m jaxformer plot`: pictures of the paper's parts and of training curves, PNG or SVG."""
 
 from __future__ import annotations
 
 import argparse
 
 from jaxformer.commands.file_names import OutputName
+from jaxformer.config import SCHEDULE_ALIASES, SCHEDULE_NAMES
 from jaxformer.errors import InputError
 
-SCHEDULES = ("paper", "inverse_sqrt", "cosine", "constant")
 PAIRS = ("why ? = pourquoi ?", "the cat is black = le chat est noir")
 
 
@@ -25,24 +25,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     positions.add_argument("--length", type=int, default=100, help="positions (default: 100)")
     positions.add_argument("--d_model", type=int, default=128, help="columns (default: 128)")
     schedule = picture("schedule", "learning rates over a run, for each width and warm-up")
-    schedule.add_argument("--schedule", choices=SCHEDULES, default="paper")
-    schedule.add_argument("--d_model", help="widths by commas, for paper only (default: 256,512)")
     schedule.add_argument(
-        "--warmup_steps", default="4000,8000", help="by commas (default: 4000,8000)"
+        "--schedule",
+        choices=(*SCHEDULE_NAMES, *SCHEDULE_ALIASES),
+        default="paper",
+        help="paper and noam are the same (default: paper)",
     )
-    schedule.add_argument("--learning_rate", type=float, help="peak; for paper a factor (1)")
-    schedule.add_argument("--num_steps", type=int, default=20_000, help="updates (20000)")
-    smoothing = picture("label-smoothing", "what label smoothing makes of a target and of the loss")
-    smoothing.add_argument("--label_smoothing", default="0.1", help="eps, by commas (default: 0.1)")
+    schedule.add_argument(
+        "--d_model", help="widths, comma-separated, for paper only (default: 256,512)"
+    )
+    schedule.add_argument(
+        "--warmup_steps", default="4000,8000", help="updates, comma-separated (default: 4000,8000)"
+    )
+    schedule.add_argument(
+        "--learning_rate", type=float, help="peak (default: 1e-3); for paper a factor (default: 1)"
+    )
+    schedule.add_argument("--num_steps", type=int, default=20_000, help="updates (default: 20000)")
+    smoothing = picture("label-smoothing", "the effect of label smoothing on a target and the loss")
+    smoothing.add_argument(
+        "--label_smoothing", default="0.1", help="eps, comma-separated (default: 0.1)"
+    )
     smoothing.add_argument("--vocab_size", type=int, default=8, help="pieces (default: 8)")
-    masks = picture("masks", "who may look at whom in a batch: padding, causal and packed masks")
+    masks = picture("masks", "which tokens may attend to which: padding, causal and packed masks")
     masks.add_argument(
         "--pair", action="append", metavar="'SOURCE = TARGET'",
-        help="words with spaces between them, twice or more (default: two short sentences)",
+        help="words separated by spaces; repeat for each pair (default: two short sentences)",
     )  # fmt: skip
     curves = picture("curves", "loss, BLEU, learning rate and speed of each --workdir")
     curves.add_argument(
-        "--workdir", required=True, action="append", help="folder of a run; again for more runs"
+        "--workdir", required=True, action="append", help="folder of a run; repeat for more runs"
     )
 
 
@@ -63,15 +74,15 @@ def draw_positions(args: argparse.Namespace):
 
 
 def draw_schedule(args: argparse.Namespace):
-    """One curve for each width and warm-up; only the paper's schedule knows the width."""
+    """One curve for each width and warm-up; only the paper's schedule depends on the width."""
     from jaxformer.config import OptimizerConfig
     from jaxformer.training.optimizer import make_schedule
     from jaxformer.visualization.plots import schedule_figure
 
-    paper = args.schedule == "paper"
+    paper = SCHEDULE_ALIASES.get(args.schedule, args.schedule) == "paper"
     if args.d_model is not None and not paper:
         raise InputError(
-            f"--d_model={args.d_model} has no part in --schedule={args.schedule}; leave it out, "
+            f"--d_model={args.d_model} does not affect --schedule={args.schedule}; leave it out, "
             "or use --schedule=paper"
         )
     rate = args.learning_rate if args.learning_rate is not None else (1.0 if paper else 1e-3)
@@ -123,10 +134,19 @@ DRAW = {
 
 
 def numbers(flag: str, text: str, kind: type, low: float) -> list:
-    """The numbers of a flag, given by commas, each once.
+    """Parse a comma-separated flag; duplicates are dropped.
+
+    Args:
+      flag: its name, for messages.
+      text: its value.
+      kind: `int` or `float`.
+      low: smallest number allowed.
+
+    Returns:
+      The numbers, in order.
 
     Raises:
-      InputError: one is no number or too low.
+      InputError: one is not a number or is too low.
     """
     found = []
     for part in text.split(","):

@@ -13,11 +13,13 @@ from typing import TextIO
 
 from jaxformer.commands.decoding_arguments import (
     add_decoding_arguments,
+    add_sampling_arguments,
     decoding_config,
     mesh_config,
+    sampling_strategy,
 )
 from jaxformer.commands.file_names import InputName, OutputName
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_range
 from jaxformer.files.descriptors import is_regular
 from jaxformer.files.inputs import (
     count_lines,
@@ -33,7 +35,7 @@ CHUNK_LINES = 4096  # read, translated and written at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_decoding_arguments(parser)
+    add_sampling_arguments(parser, add_decoding_arguments(parser))
     parser.add_argument(
         "--input", type=InputName, help="file of sentences, one a line (default: standard input)"
     )
@@ -41,7 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", type=OutputName, help="file to write (default: standard output)"
     )
     parser.add_argument(
-        "--top_beams", type=int, default=1, help="translations of each sentence, best first"
+        "--prefix_file",
+        type=InputName,
+        help="file of the words that each translation begins with, one line for each of --input; "
+        "an empty line: none",
+    )
+    parser.add_argument(
+        "--top_beams",
+        type=int,
+        default=1,
+        help="translations of each sentence, best first; with --sample, as drawn",
     )
     parser.add_argument(
         "--format",
@@ -61,15 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
     configured = Workdir(Path(args.workdir)).load_config().decoding
     decoding = decoding_config(args, configured)
-    if not 1 <= args.top_beams <= decoding.beam_size:
+    if args.sample:
+        check_range("--top_beams", args.top_beams, 1)
+    elif not 1 <= args.top_beams <= decoding.beam_size:
         raise InputError(
             f"--top_beams={args.top_beams} of {decoding.beam_size} beams; use 1 to "
             f"{decoding.beam_size}, or a larger --beam_size"
         )
-    total = None
-    if args.input is not None:
-        require_readable(args.input)  # says at once if there is no such file
-        total = count_lines(args.input) if is_regular(args.input) else None
+    strategy = sampling_strategy(args, args.top_beams)
+    total = count_input(args)
     configure_backend()
     with distributed.job(launch_of(args)):
         first = distributed.is_first_process()
@@ -77,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
             check_output(args.output)
         if distributed.several_processes():
             require_shared(args.input, "--input")
+            if args.prefix_file is not None:
+                require_shared(args.prefix_file, "--prefix_file")
         translator = Translator.from_workdir(
             args.workdir,
             checkpoint=args.checkpoint,
@@ -85,14 +98,68 @@ def run(args: argparse.Namespace) -> int:
         )
         terminal = sys.stdin is not None and sys.stdin.isatty()
         if args.input is None and args.output is None and terminal:
-            return prompt(translator, args)
+            if args.prefix_file is not None:
+                raise InputError("--prefix_file needs the sentences in a file; give --input too")
+            return prompt(translator, args, strategy)
         lines = read_lines(args.input) if args.input is not None else standard_input()
         with open_output(args.output) if first else open(os.devnull, "w") as output:
-            translate_lines(translator, lines, output, args, total)
+            translate_lines(translator, lines, output, args, total, strategy)
     return 0
 
 
-def translate_lines(translator, lines: Iterator[str], output: TextIO, args, total: int | None):
+def count_input(args: argparse.Namespace) -> int | None:
+    """Lines of `--input`, None if they cannot be known before they are read.
+
+    Raises:
+      InputError: a file cannot be read, or `--prefix_file` has more or fewer lines.
+    """
+    counts: dict[str, int | None] = {}
+    for flag in ("input", "prefix_file"):
+        path = getattr(args, flag)
+        if path is not None:
+            require_readable(path)  # says at once if there is no such file
+        counts[flag] = count_lines(path) if path is not None and is_regular(path) else None
+    if None not in counts.values():
+        check_counts(args, *counts.values())
+    return counts["input"]
+
+
+def check_counts(args: argparse.Namespace, lines: int, prefixes: int) -> None:
+    """Raise `InputError` unless there is a prefix for each line."""
+    if lines != prefixes:
+        raise InputError(
+            f"--prefix_file={args.prefix_file} has {prefixes:,} lines and the input has {lines:,}; "
+            "give one for each, empty where there is no prefix"
+        )
+
+
+def read_chunks(lines: Iterator[str], args) -> Iterator[tuple[list[str], list[str] | None]]:
+    """The lines of the input and of `--prefix_file`, chunk by chunk.
+
+    Raises:
+      InputError: one of the two ends before the other.
+    """
+    if args.prefix_file is None:
+        while chunk := list(itertools.islice(lines, CHUNK_LINES)):
+            yield chunk, None
+        return
+    prefixes, done = read_lines(args.prefix_file), 0
+    while True:
+        chunk = list(itertools.islice(lines, CHUNK_LINES))
+        beside = list(itertools.islice(prefixes, CHUNK_LINES))
+        if len(chunk) != len(beside):
+            more = [done + len(read) + sum(1 for _ in rest)
+                    for read, rest in ((chunk, lines), (beside, prefixes))]  # fmt: skip
+            check_counts(args, *more)
+        if not chunk:
+            return
+        yield chunk, beside
+        done += len(chunk)
+
+
+def translate_lines(
+    translator, lines: Iterator[str], output: TextIO, args, total: int | None, strategy=None
+):
     """Translate a stream chunk by chunk, in order, with a progress bar for files."""
     from tqdm import tqdm
 
@@ -101,8 +168,15 @@ def translate_lines(translator, lines: Iterator[str], output: TextIO, args, tota
     quiet = total is None or not (sys.stderr.isatty() and is_first_process())
     with tqdm(total=total, desc="translating", unit="line", disable=quiet) as bar:
         first = 1
-        while chunk := list(itertools.islice(lines, CHUNK_LINES)):
-            results = translator.translate(chunk, progress=bar.update, first_line=first)
+        for chunk, prefixes in read_chunks(lines, args):
+            results = translator.translate(
+                chunk,
+                prefixes,
+                strategy=strategy,
+                seed=args.seed or 0,
+                progress=bar.update,
+                first_line=first,
+            )
             for number, (line, hypotheses) in enumerate(zip(chunk, results, strict=True), first):
                 output.writelines(format_result(number, line, hypotheses, args))
             output.flush()
@@ -140,7 +214,7 @@ def format_result(number: int, line: str, hypotheses, args) -> Iterable[str]:
             yield f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}\n"
 
 
-def prompt(translator, args) -> int:
+def prompt(translator, args, strategy=None) -> int:
     """Translate what is typed, line by line, until Ctrl-D."""
     import readline  # noqa: F401 - gives input() history and editing
 
@@ -155,6 +229,9 @@ def prompt(translator, args) -> int:
         except UnicodeError as error:
             print(f"line {number} is not UTF-8 ({error.reason}); type it again", file=sys.stderr)
             continue
-        sys.stdout.writelines(format_result(number, line, translator.translate([line])[0], args))
+        (hypotheses,) = translator.translate(
+            [line], strategy=strategy, seed=args.seed or 0, first_line=number
+        )
+        sys.stdout.writelines(format_result(number, line, hypotheses, args))
         sys.stdout.flush()
     return 0

@@ -1,4 +1,4 @@
-"""`python -m jaxformer verify`: whether every file of the checkpoints is as it was written."""
+"""`python -m jaxformer verify`: whether every file of the checkpoints is unchanged since saving."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept",
         action="store_true",
-        help="give a manifest to checkpoints without one, which an older version wrote: from now "
-        "on they count as good, whatever is in them",
+        help="write manifests for checkpoints of an older version, which have none; from then on "
+        "they count as good, whatever their content",
     )
 
 
@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
         state = f"DAMAGED: {describe(problems)}" if problems else describe_good(directory / name)
         print(f"{name}: {state}")
     for folder in refused_folders(directory):
-        print(f"{folder.name}: set aside as damaged by a run; yours to delete")
+        print(f"{folder.name}: set aside as damaged by a run; you may delete it")
     if damaged:
         raise InputError(f"{damaged} of {len(names)} checkpoints in {directory} are damaged")
     return 0
 
 
 def is_whole_without_manifest(directory: Path, name: str) -> bool:
-    """Whether a folder is a finished checkpoint of a version that wrote no manifests."""
+    """Whether a folder is a complete checkpoint of a version that wrote no manifests."""
     from jaxformer.storage.manifest import MANIFEST
     from jaxformer.storage.retention import saving_mark
     from jaxformer.storage.steps import is_file
@@ -55,7 +55,7 @@ def is_whole_without_manifest(directory: Path, name: str) -> bool:
 
 
 def accept(folder: Path) -> int:
-    """Write the manifest of a checkpoint as it is; returns its bytes.
+    """Write the manifest of a checkpoint as it is; returns the checkpoint's bytes.
 
     Raises:
       InputError: the folder cannot be read or written.
@@ -71,9 +71,9 @@ def accept(folder: Path) -> int:
 
 
 def describe_good(folder: Path) -> str:
-    """Its size, and the files in it that are no part of it."""
+    """The size of a checkpoint, and the files in its folder that do not belong to it."""
     from jaxformer.storage.manifest import describe, read_manifest, stray_files
 
     size = sum(record.size for record in read_manifest(folder).values())
     strays = stray_files(folder)
-    return f"good, {size:,} bytes" + (f"; not part of it: {describe(strays)}" if strays else "")
+    return f"good, {size:,} bytes" + (f"; stray files: {describe(strays)}" if strays else "")

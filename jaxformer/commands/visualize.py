@@ -1,4 +1,4 @@
-"""`python -m jaxformer visualize`: one HTML page that shows translations from the inside."""
+"""`python -m jaxformer visualize`: an HTML page that shows translations from the inside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from jaxformer.commands.decoding_arguments import (
     add_decoding_arguments,
@@ -32,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--translation",
         action="append",
         default=[],
-        help="the right translation of a --text, to see what training would ask for; one for each, "
+        help="reference translation of a --text, to see its training target; one for each --text, "
         "in the same order",
     )
     parser.add_argument("--output", type=OutputName, required=True, help="HTML file to write")
     parser.add_argument(
         "--top_beams",
         type=int,
-        help="translations listed of each search, best first (default: all beams)",
+        help="translations listed per search, best first (default: all beams)",
     )
     parser.add_argument(
         "--layers", help="layers to show, from 0, such as 0,5 (default: all); a smaller page"
@@ -51,13 +50,12 @@ def run(args: argparse.Namespace) -> int:
     from jaxformer.parallel.mesh import make_mesh
     from jaxformer.runtime import distributed
     from jaxformer.runtime.backend import configure_backend
-    from jaxformer.storage.checkpoint import resolve_checkpoint
-    from jaxformer.storage.workdir import Workdir
+    from jaxformer.tasks.open_run import StoredRun
     from jaxformer.visualization.page import render_page
     from jaxformer.visualization.page_data import page_data
 
-    workdir = Workdir(Path(args.workdir))
-    config = workdir.load_config()
+    stored = StoredRun.of(args.workdir)
+    config = stored.config
     decoding = decoding_config(args, config.decoding)
     if args.top_beams is not None and not 1 <= args.top_beams <= decoding.beam_size:
         raise InputError(
@@ -67,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     layers = parse_layers(args.layers)
     texts = sentences(args)
     output = check_output(args.output, "report.html")
-    folder = resolve_checkpoint(workdir.checkpoints, args.checkpoint, config.training.best_metric)
+    folder = stored.checkpoint(args.checkpoint)
     configure_backend()
     with distributed.job(launch_of(args)):
         if distributed.several_processes():
-            raise InputError("visualize works in one process; start it without a launcher")
+            raise InputError("visualize runs in one process; start it without a launcher")
         translator = Translator.from_workdir(
             args.workdir,
             checkpoint=folder.name,
@@ -95,7 +93,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def traces(translator, texts: list[tuple[str, str | None]], label_smoothing: float) -> Iterator:
-    """The trace of each text, with a progress bar for many."""
+    """Trace each text, with a progress bar for many.
+
+    Args:
+      translator: a `Translator`.
+      texts: (text, reference or None).
+      label_smoothing: of the run.
+
+    Yields:
+      A `SentenceTrace` for each text.
+    """
     from tqdm import tqdm
 
     from jaxformer.visualization.trace import trace_sentence
@@ -109,10 +116,10 @@ def traces(translator, texts: list[tuple[str, str | None]], label_smoothing: flo
 
 
 def sentences(args: argparse.Namespace) -> list[tuple[str, str | None]]:
-    """The texts to show, each with its right translation or None.
+    """The texts to show, each with its reference translation or None.
 
     Raises:
-      InputError: there is none, one is blank or of several lines, or the flags do not fit together.
+      InputError: there is none, one is blank or has several lines, or the flags contradict.
     """
     if bool(args.text) == (args.input is not None):
         raise InputError("give the sentences either as --text, or as a file with --input")
@@ -145,5 +152,5 @@ def parse_layers(text: str | None) -> list[int] | None:
     if text is None:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise InputError(f"--layers={text} are no numbers; write them as in --layers=0,5")
+        raise InputError(f"--layers={text} is not a list of numbers; write --layers=0,5")
     return [int(number) for number in text.split(",")]

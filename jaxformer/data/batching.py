@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jaxformer.data.shuffling import random_words
 from jaxformer.errors import InputError
 
-Batch = dict[str, np.ndarray]
 Sides = tuple[np.ndarray, np.ndarray]  # of the source and of the target
 EMPTY_ROW = -1
 
@@ -50,7 +50,7 @@ class BatchLayout(NamedTuple):
 
 
 class Plan(Protocol):
-    """What `make_batch` and the loader need of a `BucketPlan` or a `PackedPlan`."""
+    """What `make_batch` and the loader need from a `BucketPlan` or a `PackedPlan`."""
 
     steps_per_epoch: int
 
@@ -58,13 +58,13 @@ class Plan(Protocol):
 
     def padding_efficiency(self) -> PaddingEfficiency: ...
 
-    def rows(self, step: int) -> tuple[np.ndarray, int, int]: ...
+    def shape(self, step: int) -> tuple[int, int, int]: ...
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout: ...
 
 
 def remember(function: Callable[[int], Any], count: int) -> Callable[[int], Any]:
-    """`function` with its last `count` results kept; each is computed by one thread only."""
+    """`function`, caching its last `count` results; one thread at a time computes."""
     cached, lock = functools.lru_cache(maxsize=count)(function), threading.Lock()
 
     def ask(index: int) -> Any:
@@ -74,19 +74,28 @@ def remember(function: Callable[[int], Any], count: int) -> Callable[[int], Any]
     return ask
 
 
-def random_words(seed: int, stream: tuple[int, ...], count: int) -> np.ndarray:
-    """[count] uint64 of a named stream; raw Philox words stay the same from NumPy to NumPy."""
-    sequence = np.random.SeedSequence(seed, spawn_key=stream)
-    return np.random.Philox(sequence).random_raw(count)
-
-
 def rows_per_batch(tokens_per_batch: int, length: int, row_multiple: int) -> int:
-    """Rows of `length` tokens in a batch: a multiple of `row_multiple`, and at least that."""
+    """Rows of `length` tokens in a batch: a multiple of `row_multiple`, and at least that.
+
+    Args:
+      tokens_per_batch: rows x length at most, unless `row_multiple` rows exceed it.
+      length: tokens of a row.
+      row_multiple: see `BucketPlan`.
+    """
     return max(tokens_per_batch // length // row_multiple, 1) * row_multiple
 
 
 def check_budget(tokens_per_batch: int, longest: int, row_multiple: int) -> None:
-    """Raise `InputError` if `row_multiple` rows of `longest` tokens exceed tokens_per_batch."""
+    """Check that a batch can hold the longest sentences.
+
+    Args:
+      tokens_per_batch: rows x length at most, padding included.
+      longest: tokens of the longest row.
+      row_multiple: the fewest rows of a batch.
+
+    Raises:
+      InputError: `row_multiple` rows of `longest` tokens exceed tokens_per_batch.
+    """
     if tokens_per_batch < row_multiple * longest:
         raise InputError(
             f"data.tokens_per_batch={tokens_per_batch} is too small for {row_multiple} row(s) of "
@@ -96,7 +105,7 @@ def check_budget(tokens_per_batch: int, longest: int, row_multiple: int) -> None
 
 
 def check_lengths(source_lengths: np.ndarray, target_lengths: np.ndarray) -> None:
-    """Raise `InputError` unless there are as many source as target lengths, and at least one."""
+    """Raise `InputError` unless both sides have the same number of lengths, not 0."""
     if len(source_lengths) != len(target_lengths) or not len(source_lengths):
         raise InputError(
             f"{len(source_lengths)} source and {len(target_lengths)} target sentences: a plan "
@@ -107,16 +116,16 @@ def check_lengths(source_lengths: np.ndarray, target_lengths: np.ndarray) -> Non
 class BucketPlan:
     """Batches of pairs of similar length, one pair a row, in at most `num_buckets` shapes.
 
-    Each pair appears exactly once an epoch. Full batches are cut from every bucket; what is left
-    over rides in the next longer one, and only the longest has one batch with empty rows.
+    Each pair appears exactly once an epoch. Buckets yield full batches, and leftover pairs move to
+    the next longer bucket. Only the longest bucket may end with a batch that has empty rows.
 
     Args:
       source_lengths, target_lengths: [N] int32 tokens, EOS counted.
       tokens_per_batch: rows x length of the longer side at most, padding included.
-      num_buckets: shapes at most; fewer are used where more would not save padding.
-      row_multiple: rows of every batch are a multiple of it (devices that share the rows).
-      seed: of the shuffles.
-      shuffle: new batches in a new order each epoch. False is evaluation: a fixed order, and
+      num_buckets: maximum number of shapes; fewer are used if more would not save padding.
+      row_multiple: rows of every batch are a multiple of it (devices that split the rows).
+      seed: random seed for shuffling.
+      shuffle: new batches in a new order each epoch. False, for evaluation: a fixed order, and
         sentences too long for tokens_per_batch get row_multiple rows, as there are no gradients
         to store.
       chain: [k, 2] nested shapes (S, T) to use, of `best_chain`; None: the best for these lengths.
@@ -150,8 +159,8 @@ class BucketPlan:
         bucket = bucket_of(chain, source_lengths, target_lengths)
         self._shapes = cut_batches(chain, np.bincount(bucket, minlength=len(chain)), *budget)
         self._bucket = bucket.astype(np.uint8)  # num_buckets is 64 at most
-        # One line a batch: its shape and where its pairs start in the order of an epoch. Pairs
-        # left over lie just before those of the next bucket, so that the starts never change.
+        # One entry per batch: its shape and where its pairs start in the order of an epoch.
+        # Leftover pairs lie just before those of the next bucket, so the starts never change.
         self._shape_of_batch = np.repeat(
             np.arange(len(self._shapes)), [s.batches_per_epoch for s in self._shapes]
         )
@@ -177,26 +186,29 @@ class BucketPlan:
         """Tokens of an epoch over the cells of its batches."""
         return padding_efficiency(self._tokens, self._shapes)
 
-    def rows(self, step: int) -> tuple[np.ndarray, int, int]:
-        """Pair of each row of step n, [B] with -1 for an empty row, and the lengths S and T."""
+    def shape(self, step: int) -> tuple[int, int, int]:
+        """B, S and T of step n."""
+        shape = self._shape_of(step)[1]
+        return shape.rows, shape.source_length, shape.target_length
+
+    def _shape_of(self, step: int) -> tuple[int, BatchShape]:
+        """The index of step n's batch before shuffling, and its shape."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        order, batches = self._epoch(epoch)
-        batch = batches[index]
-        shape = self._shapes[self._shape_of_batch[batch]]
-        start = self._start_of_batch[batch]
-        pairs = np.full(shape.rows, EMPTY_ROW, np.int64)
-        filled = order[start : start + shape.rows]
-        pairs[: len(filled)] = filled
-        return pairs, shape.source_length, shape.target_length
+        batch = self._epoch(epoch)[1][index]
+        return batch, self._shapes[self._shape_of_batch[batch]]
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout:
         """Placement of the pairs of `row_slice` of step n."""
-        pairs, source_length, target_length = self.rows(step)
+        batch, shape = self._shape_of(step)
+        start = self._start_of_batch[batch]
+        pairs = np.full(shape.rows, EMPTY_ROW, np.int64)
+        filled = self._epoch(step // self.steps_per_epoch)[0][start : start + shape.rows]
+        pairs[: len(filled)] = filled
         pairs = pairs[row_slice]
         rows = np.flatnonzero(pairs != EMPTY_ROW)
         starts = np.zeros(len(rows), np.int64)
-        shape = len(pairs), source_length, target_length
-        return BatchLayout(pairs[rows], rows, starts, starts, None, shape)
+        sizes = len(pairs), shape.source_length, shape.target_length
+        return BatchLayout(pairs[rows], rows, starts, starts, None, sizes)
 
 
 def length_ends(lengths: np.ndarray) -> np.ndarray:
@@ -220,7 +232,7 @@ def bucket_chains(
 
     A pair belongs to the first shape of a chain that holds both its sides. Dynamic programming:
     best(k, b) = min over a inside b of best(k - 1, a) + (pairs(b) - pairs(a)) (S_b + T_b), where
-    pairs(b) fit into shape b. Nested, so that pairs left over fit into the next bucket.
+    pairs(b) fit into shape b. Shapes are nested so that leftover pairs fit into the next bucket.
 
     Args:
       histogram: [K, L] pairs for each candidate source and target end.
@@ -256,12 +268,26 @@ def pair_histogram(lengths: Sides, ends: Sides) -> np.ndarray:
 
 
 def bucket_of(chain: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Number of the first shape of `chain` that holds both sides, for lengths or length ends."""
+    """Index of the first shape of `chain` that holds both sides, for lengths or length ends.
+
+    Args:
+      chain: [k, 2] nested shapes (S, T), ascending.
+      source, target: int tokens, of shapes that broadcast.
+    """
     return np.maximum(np.searchsorted(chain[:, 0], source), np.searchsorted(chain[:, 1], target))
 
 
 def bucket_totals(chain: np.ndarray, histograms: np.ndarray, ends: Sides) -> np.ndarray:
-    """[W, k] pairs in each bucket of `chain`, for W histograms [W, K, L]."""
+    """Count the pairs in each bucket.
+
+    Args:
+      chain: [k, 2] nested shapes (S, T), ascending.
+      histograms: [W, K, L] from `pair_histogram`, one for each window.
+      ends: the K source and the L target ends of the histograms.
+
+    Returns:
+      [W, k] pairs.
+    """
     bucket = bucket_of(chain, ends[0][:, None], ends[1][None, :])
     return np.stack([histograms[:, bucket == b].sum(axis=1) for b in range(len(chain))], axis=1)
 
@@ -269,9 +295,15 @@ def bucket_totals(chain: np.ndarray, histograms: np.ndarray, ends: Sides) -> np.
 def best_chain(
     histograms: np.ndarray, ends: Sides, num_buckets: int, tokens_per_batch: int, row_multiple: int
 ) -> np.ndarray:
-    """The one of `bucket_chains` whose batches have the fewest cells, those of empty rows too.
+    """The one of `bucket_chains` whose batches have the fewest cells, empty rows included.
 
-    `histograms` is [W, K, L]: each of the W parts is cut into batches of its own.
+    Args:
+      histograms: [W, K, L] from `pair_histogram`; each of the W windows has its own batches.
+      ends: the K source and the L target ends of the histograms.
+      num_buckets, tokens_per_batch, row_multiple: see `BucketPlan`.
+
+    Returns:
+      [k, 2] nested shapes (S, T), ascending; k <= num_buckets.
     """
     fewest, best = None, None
     for chain in bucket_chains(histograms.sum(axis=0), *ends, num_buckets):
@@ -287,7 +319,13 @@ def best_chain(
 def cut_batches(
     chain: np.ndarray, totals: np.ndarray, tokens_per_batch: int, row_multiple: int
 ) -> list[BatchShape]:
-    """Shapes of the buckets with `totals` pairs and how many batches each fills in an epoch."""
+    """The shape of each bucket and the number of batches it fills in an epoch.
+
+    Args:
+      chain: [k, 2] nested shapes (S, T), ascending.
+      totals: [k] pairs in each bucket.
+      tokens_per_batch, row_multiple: see `BucketPlan`.
+    """
     shapes, waiting = [], 0
     for number, ((source_length, target_length), total) in enumerate(
         zip(chain.tolist(), totals.tolist(), strict=True), 1

@@ -1,16 +1,16 @@
-"""The built-in English-French corpus: sampled from a grammar, split and held out by rule.
+"""The built-in English-French corpus: sampled from a grammar, with rules for held-out splits.
 
-Nothing is read: `generate_corpus` draws sentences from the patterns of this package. Each English
-sentence has one right translation, so BLEU on the held-out splits measures what was learned:
+No files are read: `generate_corpus` draws sentences from the patterns of this package. Each English
+sentence has one correct translation, so BLEU on the held-out splits measures what was learned:
 
-- `validation` and `test` hold sentences that are not in training, neither side of them;
+- `validation` and `test` hold sentences of which neither side is in training;
 - `compositional` holds sentences with a noun and an adjective (attributive or predicate) that
-  never meet in training, though each is frequent there with other partners;
+  never occur together in training, though each is frequent there with others;
 - `coreference_pairs` draws pronoun sentences whose (subject, verb, object, predicate) is in no
-  split at all, whatever the seed.
+  split, whatever the seed.
 
-The greetings of `everyday_phrases` are in training only, repeated to be learned: 15 times at
-60,000 pairs and more, num_pairs / 4,000 times (at least once) below.
+The greetings of `everyday_phrases` are only in training, repeated so that they are learned: 15
+times at 60,000 pairs or more, otherwise num_pairs / 4,000 times, at least once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from jaxformer.errors import InputError
 
 SPLITS = ("train", "validation", "test", "compositional")
 HELD_OUT_SIZE = 1_000  # pairs of validation, of test and of compositional
-MAX_PAIRS = 300_000  # training pairs the grammar gives without wearing thin
+MAX_PAIRS = 300_000  # distinct training pairs that the grammar easily generates
 MAX_COREFERENCE_PAIRS = 10_000
-COMBINATION_PERCENT = 8  # share of (noun, adjective) combinations kept from training
-# The sentences of the paper's coreference example; their combinations are held out as well.
+COMBINATION_PERCENT = 8  # share of (noun, adjective) combinations held out from training
+# The well-known coreference example; its combinations are held out too.
 TRY_OUT_SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -79,18 +79,18 @@ _WEIGHTS = tuple(accumulate(weight for _, weight in PATTERNS))
 
 @cache
 def is_held_out_combination(noun: str, adjective: str) -> bool:
-    """Whether `noun` and `adjective` (English) never meet in training; fixed for all seeds."""
+    """Whether `noun` and `adjective` (English) never occur together in training, for any seed."""
     digest = hashlib.blake2b(f"combination {noun} {adjective}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % 100 < COMBINATION_PERCENT
 
 
 def has_held_out_combination(sentence: Sentence) -> bool:
-    """Whether a (noun, adjective) combination of `sentence` is kept from training."""
+    """Whether a (noun, adjective) combination of `sentence` is held out from training."""
     return any(is_held_out_combination(*pair) for pair in sentence.combinations)
 
 
 class _Split:
-    """Pairs without repetition on either side, and without those already `taken`."""
+    """Pairs without repetition on either side, excluding those already `taken`."""
 
     def __init__(self, size: int, taken: set[str]):
         self.pairs: list[tuple[str, str]] = []
@@ -109,7 +109,7 @@ class _Split:
 
 
 def _draw(rng: Random) -> Sentence:
-    """One sentence of any pattern, outside the combinations left to `coreference_pairs`."""
+    """One sentence of any pattern, outside the combinations reserved for `coreference_pairs`."""
     while True:
         sentence = rng.choices(_FUNCTIONS, cum_weights=_WEIGHTS)[0](rng)
         key = sentence.coreference
@@ -157,18 +157,20 @@ def generate_corpus(num_pairs: int = 60_000, seed: int = 0) -> dict[str, list[tu
     """Generate all four splits as lists of (English, French).
 
     Args:
-      num_pairs: distinct training pairs; the everyday phrases among them are then repeated, so the
-        training list is a little longer.
+      num_pairs: distinct training pairs; the everyday phrases among them are repeated, so the
+        training list is slightly longer.
       seed: of the sampling. The three held-out splits depend on it, but not on `num_pairs`.
+
     Returns:
       `{"train": [...], "validation": [...], "test": [...], "compositional": [...]}`.
+
     Raises:
-      InputError: `num_pairs` is more than the grammar gives, or less than the everyday phrases.
+      InputError: `num_pairs` exceeds what the grammar generates, or is less than the phrases.
     """
     if not len(EVERYDAY_PHRASES) <= num_pairs <= MAX_PAIRS:
         raise InputError(
             f"data.num_pairs={num_pairs} must be between {len(EVERYDAY_PHRASES)} and {MAX_PAIRS}, "
-            "the most distinct pairs the built-in grammar gives"
+            "the limit of the built-in grammar"
         )
     held_out = _held_out_splits(seed)
     return {"train": _training_pairs(num_pairs, seed, held_out), **held_out}
@@ -189,14 +191,14 @@ def _fresh_choices() -> dict[tuple[bool, bool], tuple[coreference_patterns.Choic
 
 
 class Mention(NamedTuple):
-    """Where something is named: (first character, one past the last) of each text."""
+    """Where something is named: (first character, one past the last) in each text."""
 
     en: tuple[int, int]
     fr: tuple[int, int]
 
 
 class CoreferenceSentence(NamedTuple):
-    """A pair with a pronoun, the noun that it stands for, and the other noun before it."""
+    """A pair with a pronoun, its referent, and the other noun before it."""
 
     en: str
     fr: str
@@ -206,7 +208,7 @@ class CoreferenceSentence(NamedTuple):
 
 
 def coreference_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """The pairs of `coreference_sentences` alone.
+    """Only the pairs of `coreference_sentences`.
 
     Returns:
       `count` pairs (English, French).
@@ -217,14 +219,16 @@ def coreference_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 def coreference_sentences(count: int, seed: int) -> list[CoreferenceSentence]:
     """Draw fresh pronoun sentences: combinations that are in no split of any seed.
 
-    They alternate between pronouns for the subject and for the object. In nine of ten the two nouns
-    differ in gender, and always agree in number, so only the predicate tells which is meant.
+    Pronouns for the subject and for the object alternate. The two nouns differ in gender in nine of
+    ten sentences and always agree in number, so only the predicate identifies the referent.
 
     Args:
       count: distinct sentences to draw.
       seed: of the sampling.
+
     Returns:
-      `count` sentences, each with the places of its pronoun and of the two nouns.
+      `count` sentences, each with the positions of its pronoun and of the two nouns.
+
     Raises:
       InputError: `count` is negative or above `MAX_COREFERENCE_PAIRS`.
     """
@@ -243,7 +247,7 @@ def coreference_sentences(count: int, seed: int) -> list[CoreferenceSentence]:
 
 
 def _with_mentions(sentence: Sentence, resolves_to_subject: bool) -> CoreferenceSentence:
-    """Find the nouns and the pronoun: the object stands right before "because"."""
+    """Find the nouns and the pronoun; the object comes right before "because"."""
     clauses = (r" because (it|they) ", r" parce qu'(ils?|elles?) ")
     found = [
         re.match(rf".*?\b({re.escape(subject)})\b.*\b({re.escape(target)}){clause}", text, re.I)

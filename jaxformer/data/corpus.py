@@ -30,21 +30,21 @@ from jaxformer.data.corpus_cache import (
 from jaxformer.errors import InputError
 
 FORMAT_VERSION = 1
-CHUNK_PAIRS = 8192  # tokenised at once: bounds the memory whatever the size of the corpus
-SHOW_AFTER = 2.0  # seconds, before which a progress bar is not worth its line
+CHUNK_PAIRS = 8192  # tokenised at once; bounds the memory for a corpus of any size
+SHOW_AFTER = 2.0  # seconds before a progress bar appears
 ARRAYS = ("source_ids", "target_ids", "source_offsets", "target_offsets", "original_index")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusReport:
-    """What became of the pairs that were read; each dropped pair is counted under one reason."""
+    """How many pairs were read, kept and dropped; each dropped pair has one reason."""
 
     read: int
     kept: int
     dropped_empty: int = 0  # a side without text or without tokens
     dropped_too_long: int = 0  # a side over max_length tokens, EOS included
-    dropped_ratio: int = 0  # sides further apart than max_length_ratio, EOS not counted
-    max_length: int = 0  # the filters that were applied; 0: none
+    dropped_ratio: int = 0  # one side longer by more than max_length_ratio, EOS excluded
+    max_length: int = 0  # the filters applied; 0: none
     max_length_ratio: float = 0.0
 
     def summary(self) -> str:
@@ -60,11 +60,11 @@ class CorpusReport:
 
 
 class SentenceLengths:
-    """Tokens of each of N sentences, EOS counted; only the slice asked for is ever in memory.
+    """Token counts of N sentences, EOS included; only the requested slice is held in memory.
 
     Args:
       offsets: [N + 1] int64, where each sentence starts in the ids.
-      change: other lengths to plan with, from stored ones, of the same shape; None: as stored.
+      change: maps stored lengths to the lengths to plan with, of the same shape; None: as stored.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SentenceLengths:
         return len(self._offsets) - 1
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """[length of the slice] int32; the slice has no step."""
+        """[length of the slice] int32; the slice must have no step."""
         low, high, _ = part.indices(len(self))
         lengths = np.diff(self._offsets[low : max(low, high) + 1]).astype(np.int32)
         return lengths if self._change is None else self._change(lengths)
@@ -84,15 +84,15 @@ class SentenceLengths:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizedCorpus:
-    """N sentence pairs as flat arrays of token ids; every sentence ends in EOS, none has a BOS.
+    """N sentence pairs as flat arrays of token ids; every sentence ends in EOS and has no BOS.
 
     The ids of source sentence i are `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
 
     Args:
       source_ids, target_ids: [tokens] uint16 where the vocabulary fits, otherwise int32.
       source_offsets, target_offsets: [N + 1] int64.
-      original_index: [N] int64, line number (from 0) of each kept pair in what was read.
-      report: counts of what was read, kept and dropped.
+      original_index: [N] int64, input line number (from 0) of each kept pair.
+      report: how many pairs were read, kept and dropped.
     """
 
     source_ids: np.ndarray
@@ -132,7 +132,7 @@ def prepare_corpus(
     filters: bool,
     progress: bool,
 ) -> TokenizedCorpus:
-    """Tokenise the pairs of `split` once, or map them from the cache if that was done before.
+    """Tokenise the pairs of `split`, or map them from the cache.
 
     Args:
       source: has `pairs(split)`, `fingerprint(split)` and `describe(split)`.
@@ -142,10 +142,14 @@ def prepare_corpus(
       config: max_length and max_length_ratio of the filters, and cache_dir.
       filters: drop and count pairs that are empty, too long or too unequal (for training);
         False keeps every pair whole.
-      progress: show a progress bar on stderr once it has taken two seconds.
+      progress: show a progress bar on stderr after two seconds.
+
+    Returns:
+      The corpus, its arrays memory-mapped.
 
     Raises:
-      InputError: nothing is read or left, the text changes, or the cache cannot be written.
+      InputError: no pair is read or kept, the text changes meanwhile, or the cache cannot be
+        written.
     """
     limits = (config.max_length, config.max_length_ratio) if filters else (0, 0.0)
     identity = {
@@ -181,7 +185,7 @@ def prepare_corpus(
 
 
 def map_corpus(entry: Path, identity: dict) -> TokenizedCorpus:
-    """The corpus of a cache entry; `OSError`, `ValueError`, ... if the entry is damaged."""
+    """The corpus of a cache entry; raises `OSError`, `ValueError` or the like if it is damaged."""
     arrays, report = load_entry(entry, identity, ARRAYS)
     return TokenizedCorpus(**arrays, report=CorpusReport(**report))
 
@@ -198,7 +202,7 @@ def encode_lines(tokenizer: Any, lines: list[str]) -> tuple[np.ndarray, np.ndarr
     """Token ids of all lines in one [tokens] int64 array, EOS after each, and [lines] lengths.
 
     Raises:
-      InputError: the tokenizer answered with another number of lines or an id it does not have.
+      InputError: the tokenizer returned a wrong number of lines or an id outside its vocabulary.
     """
     encoded = tokenizer.encode(lines)
     if len(encoded) != len(lines):
@@ -224,7 +228,17 @@ def drop_reasons(
     target_lengths: np.ndarray,
     limits: tuple[int, float],
 ) -> np.ndarray:
-    """[pairs] int: 0 keep, 1 empty side, 2 too long, 3 too unequal; the first reason counts."""
+    """[pairs] int: 0 keep, 1 empty side, 2 too long, 3 too unequal; the first reason counts.
+
+    Args:
+      chunk: (source, target) texts.
+      source_lengths: [pairs] int64 tokens, EOS included.
+      target_lengths: [pairs] int64, the same.
+      limits: most tokens a side, and the largest ratio of the sides; a ratio of 0: any.
+
+    Returns:
+      [pairs] int64.
+    """
     max_length, max_ratio = limits
     blank = np.fromiter((not (s.strip() and t.strip()) for s, t in chunk), bool, len(chunk))
     longer = np.maximum(source_lengths, target_lengths)
@@ -245,7 +259,22 @@ def write_arrays(
     limits: tuple[int, float],
     advance: Callable[[int], Any],
 ) -> CorpusReport:
-    """Tokenise and filter chunk after chunk, appending to one file an array in `directory`."""
+    """Tokenise and filter pairs chunk by chunk, writing one `.npy` file per array.
+
+    Args:
+      directory: where the files go.
+      pairs: (source, target) texts.
+      tokenizers: of the source and the target.
+      filters: drop pairs as `drop_reasons` says; False keeps all.
+      limits: as for `drop_reasons`.
+      advance: called with the number of pairs of each finished chunk.
+
+    Returns:
+      How many pairs were read, kept and dropped.
+
+    Raises:
+      InputError: a file cannot be written, or see `encode_lines`.
+    """
     dtypes = [np.uint16 if t.vocab_size <= 2**16 else np.int32 for t in tokenizers]
     dtypes += [np.int64] * 3
     counts = np.zeros(4, np.int64)
@@ -286,7 +315,16 @@ def write_arrays(
 
 
 def check_not_empty(report: CorpusReport, description: str, split: str) -> None:
-    """Raise `InputError` with the counts and the field to change if no pair is left."""
+    """Refuse a corpus without pairs.
+
+    Args:
+      report: how many pairs were read, kept and dropped.
+      description: of the text, for the message.
+      split: train, validation or test.
+
+    Raises:
+      InputError: no pair was read or kept; names the counts and the field to change.
+    """
     if not report.read:
         raise InputError(f"data.{split}: {description} is empty; it must hold sentence pairs")
     if report.kept:

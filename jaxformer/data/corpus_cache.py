@@ -1,4 +1,4 @@
-"""The folder of tokenised corpora: where it is, and how entries come and go in it."""
+"""The cache of tokenised corpora: where it is, and how entries are added and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxformer.config import DataConfig
 from jaxformer.errors import InputError
 from jaxformer.files.user_paths import cache_folder, expand_user
 
-LOCK = "lock"  # a file in each folder that is being written, locked by the process that does
+LOCK = "lock"  # a file in each folder being written, locked by the writing process
 TEMPORARY = re.compile(r"[0-9a-f]{32}\.\d+\.[0-9a-f]{8}\.tmp")
 
 
@@ -31,12 +31,12 @@ def cache_directory(config: DataConfig) -> Path:
 def cache_error(path: Path, error: OSError) -> InputError:
     return InputError(
         f"data.cache_dir: cannot write {path}: {error.strerror}; set data.cache_dir or "
-        "JAXFORMER_CACHE to a folder with room that may be written"
+        "JAXFORMER_CACHE to a writable folder with free space"
     )
 
 
 class ArrayWriter:
-    """A `.npy` file of one dimension that grows by `append`; its header is right once closed.
+    """A one-dimensional `.npy` file that grows by `append`; closing it completes its header.
 
     Raises:
       InputError: the file cannot be written, or the disk is full.
@@ -56,7 +56,7 @@ class ArrayWriter:
             raise cache_error(self._path, error) from error
 
     def _write_header(self) -> None:
-        """NumPy leaves room in a header for any length, so that it can be written over."""
+        """NumPy pads headers for any length, so this one can be overwritten in place."""
         self._file.seek(0)
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._count,)}
         np.lib.format.write_array_header_1_0(self._file, header)
@@ -83,26 +83,36 @@ def checksum(path: Path) -> int:
 
 
 def check_unchanged(source: Any, split: str, fingerprint: str) -> None:
-    """Refuse a text that is no longer the one that the key of its entry names.
+    """Refuse a text that changed while it was read.
 
     Args:
-      source: of the text, which has been read.
-      split: of the text.
-      fingerprint: of the source, taken before it was read.
+      source: where the text was read.
+      split: train, validation or test.
+      fingerprint: of the text, taken before it was read.
 
     Raises:
-      InputError: it has another fingerprint now.
+      InputError: the fingerprint is different now.
     """
-    # Of the class: whoever remembers fingerprints of large texts does so on the object.
+    # Called on the class, because objects may cache the fingerprints of large texts.
     if type(source).fingerprint(source, split) != fingerprint:
         raise InputError(
-            f"data.{split}: {source.describe(split)} changed while it was read; start again when "
-            "nothing writes to it any more"
+            f"data.{split}: {source.describe(split)} changed while it was read; start again once "
+            "nothing writes to it"
         )
 
 
 def write_manifest(directory: Path, identity: dict, report: dict, names: tuple[str, ...]) -> None:
-    """Write `manifest.json`: what the entry is of, its report and a checksum of each array."""
+    """Write `manifest.json`, with a checksum of each array.
+
+    Args:
+      directory: the entry.
+      identity: what was tokenised, and how.
+      report: how many pairs were read, kept and dropped.
+      names: of the arrays.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
     manifest = {
         "identity": identity,
         "report": report,
@@ -118,7 +128,20 @@ def write_manifest(directory: Path, identity: dict, report: dict, names: tuple[s
 def load_entry(
     entry: Path, identity: dict, names: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], dict]:
-    """Map the arrays of an entry, and its report; `ValueError`, ... or `OSError` if damaged."""
+    """Map the arrays of an entry, after checking their checksums.
+
+    Args:
+      entry: the entry's folder.
+      identity: what must have been tokenised, and how.
+      names: of the arrays.
+
+    Returns:
+      The arrays by name, memory-mapped, and the entry's report.
+
+    Raises:
+      OSError: a file is missing or cannot be read.
+      ValueError, KeyError, TypeError: the entry is damaged or belongs to another corpus.
+    """
     manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
     if manifest["identity"] != identity:
         raise ValueError("manifest.json belongs to another corpus")
@@ -135,8 +158,8 @@ def load_entry(
 def building_folder(entry: Path) -> Iterator[Path]:
     """A new folder to write an entry in, locked so that no other process takes it for stale.
 
-    The lock goes with the process, however that ends. The folder is deleted on leaving, unless
-    it was published.
+    The lock ends with the process, however it ends. The folder is deleted on exit unless it was
+    published.
     """
     while True:
         building = temporary_sibling(entry)
@@ -144,7 +167,7 @@ def building_folder(entry: Path) -> Iterator[Path]:
             building.mkdir(parents=True)
             lock = (building / LOCK).open("wb")
         except FileNotFoundError:
-            continue  # taken for stale before it was locked
+            continue  # deleted as stale before it was locked
         except OSError as error:
             raise cache_error(building, error) from error
         if try_lock(lock.fileno()) and os.fstat(lock.fileno()).st_nlink:
@@ -158,7 +181,7 @@ def building_folder(entry: Path) -> Iterator[Path]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether this process has the lock now; on a file system without locks, True."""
+    """Take a lock if it is free; True if taken, or on a file system without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -169,21 +192,21 @@ def try_lock(descriptor: int) -> bool:
 
 
 def remove_stale(cache: Path) -> None:
-    """Delete what killed processes left half written: temporary folders that nobody locks."""
+    """Delete the half-written folders of killed processes: temporary folders without a lock."""
     try:
         names = os.listdir(cache)
     except OSError:
-        return  # there is no such folder yet, or nothing in it that this process may delete
+        return  # the folder does not exist yet, or is not readable
     for path in (cache / name for name in names if TEMPORARY.fullmatch(name)):
-        # The lock is made where there is none, so that a process that has just made the folder
-        # and not yet locked it sees that it has lost it.
+        # The lock file is created if missing: a process that made the folder but has not locked
+        # it yet then notices that it lost it.
         with contextlib.suppress(OSError), (path / LOCK).open("ab") as lock:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(building: Path, entry: Path) -> None:
-    """Move a finished entry to its place, unless another process was first."""
+    """Move a finished entry into place, unless another process was first."""
     try:
         os.rename(building, entry)
     except OSError:
@@ -198,7 +221,7 @@ def temporary_sibling(entry: Path) -> Path:
 
 
 def move_away(entry: Path) -> None:
-    """Delete a damaged entry; renamed first, so that no process sees it half deleted."""
+    """Delete a damaged entry; it is renamed first, so that no process sees it half deleted."""
     doomed = temporary_sibling(entry)
     try:
         os.rename(entry, doomed)

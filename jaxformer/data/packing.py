@@ -12,30 +12,30 @@ from jaxformer.data.batching import (
     check_budget,
     check_lengths,
     padding_efficiency,
-    random_words,
     remember,
     rows_per_batch,
 )
+from jaxformer.data.shuffling import random_words
 from jaxformer.errors import InputError
 
-OPEN_ROWS = 16  # rows a packing lane may still add to; more fill better and pack slower
-PAIRS_PER_LANE = 4096  # lanes are packed side by side; each leaves a last row or two half full
+OPEN_ROWS = 16  # rows a lane may still add to; more of them pack tighter and slower
+PAIRS_PER_LANE = 4096  # lanes pack in parallel; each leaves a last row or two half full
 MAX_LANES = 1024
 
 
 class PackedPlan:
     """Batches of rows that hold several pairs each, all of one shape [B, row_length].
 
-    Pairs are put into rows once, in a seeded order; each epoch then shuffles the rows. So every
-    epoch has the same number of steps and every pair appears in it exactly once.
+    Pairs are put into rows once, in a seeded order; each epoch then shuffles the rows. Every epoch
+    thus has the same number of steps and contains every pair exactly once.
 
     Args:
       source_lengths, target_lengths: [N] int32 tokens, EOS counted.
       row_length: S and T, tokens.
       tokens_per_batch: rows x row_length at most, padding included.
-      row_multiple: rows of the batch are a multiple of it (devices that share the rows).
-      seed: of the order of packing and of the shuffles.
-      shuffle: another order of the rows each epoch; False keeps one order.
+      row_multiple: rows of the batch are a multiple of it (devices that split the rows).
+      seed: random seed for the order of packing and for shuffling.
+      shuffle: a new order of the rows each epoch; False keeps one order.
 
     Raises:
       InputError: a pair is longer than a row, or tokens_per_batch too small for row_multiple rows.
@@ -89,15 +89,15 @@ class PackedPlan:
         """Tokens of an epoch over the cells of its batches."""
         return padding_efficiency(self._tokens, self.shapes())
 
-    def rows(self, step: int) -> tuple[np.ndarray, int, int]:
-        """Packed row of each row of step n, [B] with -1 for an empty row, and the lengths S, T."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        batch = slice(index * self._batch_rows, (index + 1) * self._batch_rows)
-        return self._epoch(epoch)[batch], self._row_length, self._row_length
+    def shape(self, step: int) -> tuple[int, int, int]:
+        """B, S and T of step n."""
+        return self._batch_rows, self._row_length, self._row_length
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout:
         """Placement of the pairs of `row_slice` of step n."""
-        packed, source_length, target_length = self.rows(step)
+        epoch, index = divmod(step, self.steps_per_epoch)
+        batch = slice(index * self._batch_rows, (index + 1) * self._batch_rows)
+        packed = self._epoch(epoch)[batch]
         packed = packed[row_slice]
         filled = np.flatnonzero(packed != EMPTY_ROW)
         first = self._row_offsets[packed[filled]]
@@ -110,7 +110,7 @@ class PackedPlan:
             self._source_starts[slots],
             self._target_starts[slots],
             self._segments[slots],
-            (len(packed), source_length, target_length),
+            (len(packed), self._row_length, self._row_length),
         )
 
 
@@ -126,13 +126,22 @@ def check_row_length(longest: int, row_length: int) -> None:
 def pack_in_order(
     source_lengths: np.ndarray, target_lengths: np.ndarray, row_length: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The seeded order in which the pairs are packed, [N], and the row that each gets, [N]."""
+    """The seeded order in which the pairs are packed, and the row that each gets.
+
+    Args:
+      source_lengths, target_lengths: [N] int32 tokens, EOS counted.
+      row_length: tokens.
+      seed: random seed for the order.
+
+    Returns:
+      [N] int64 indices of the pairs in packing order, and [N] int64 rows in the same order.
+    """
     order = np.argsort(random_words(seed, (0,), len(source_lengths)), kind="stable")
     return order, pack_rows(source_lengths[order], target_lengths[order], row_length)
 
 
 def starts_in_row(lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """First column of each pair, whose row begins with the pair number `first`."""
+    """First column of each pair; `first` is the index of the first pair in its row."""
     before = np.cumsum(lengths, dtype=np.int64) - lengths
     return before - before[first]
 
@@ -142,9 +151,13 @@ def pack_rows(
 ) -> np.ndarray:
     """Row of each pair, so that neither side of a row is longer than `row_length`.
 
-    The pairs are dealt to lanes that pack at the same time, one array operation for all lanes.
-    Each puts its next pair into the fullest of its open rows that has room on both sides; if none
-    has, the fullest row is closed for a new one.
+    The pairs are dealt to lanes that pack in parallel, with one array operation for all lanes.
+    Each lane puts its next pair into its fullest open row with room on both sides; if there is
+    none, a new row replaces the fullest one.
+
+    Args:
+      source_lengths, target_lengths: [N] int32 tokens, EOS counted, none above `row_length`.
+      row_length: tokens.
 
     Returns:
       [N] int64 row numbers, 0 to the number of rows - 1.
@@ -152,7 +165,7 @@ def pack_rows(
     count = len(source_lengths)
     lanes = min(max(count // PAIRS_PER_LANE, 1), MAX_LANES)
     steps = -(-count // lanes)
-    # Pairs of length 0 fill the last step; they fit anywhere and are cut off again.
+    # Pairs of length 0 fill the last step; they fit anywhere and are dropped again.
     lengths = np.zeros((steps * lanes, 2), np.int32)
     lengths[:count, 0], lengths[:count, 1] = source_lengths, target_lengths
     lengths = lengths.reshape(steps, lanes, 2)
@@ -177,7 +190,7 @@ def pack_rows(
             next_name += len(full)
         room[lane, chosen] -= need
         row_of_pair[step] = names[lane, chosen]
-    # Names count the rows that were opened; rows that stayed empty get no number.
+    # Names count opened rows; rows that stayed empty get no number.
     row_of_pair = row_of_pair.reshape(-1)[:count]
     holds_pairs = np.zeros(next_name, bool)
     holds_pairs[row_of_pair] = True

@@ -1,20 +1,20 @@
-"""The batches of one plan, with empty rows at their end until the devices can share them."""
+"""The batches of another plan, padded with empty rows that the devices can split."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from jaxformer.data.batching import EMPTY_ROW, BatchLayout, BatchShape, PaddingEfficiency, Plan
+from jaxformer.data.batching import BatchLayout, BatchShape, PaddingEfficiency, Plan
 
 
 class RowPadding:
-    """A plan whose batches are those of another plan, row by row, with empty rows behind them.
+    """A plan with the batches of another plan, row by row, followed by empty rows.
 
-    A run goes on with the batches that it began with: where other devices cannot share their rows,
-    rows without a token fill them up. These add nothing to the loss and change no dropout mask.
+    A resumed run keeps its batches. If the new devices cannot split the rows evenly, rows without
+    a token fill each batch. They add nothing to the loss and change no dropout mask.
 
     Args:
-      plan: whose batches are meant.
+      plan: plan to pad.
       row_multiple: the rows of every batch become a multiple of it.
     """
 
@@ -30,7 +30,7 @@ class RowPadding:
         return [shape._replace(rows=self._padded(shape.rows)) for shape in self._plan.shapes()]
 
     def padding_efficiency(self) -> PaddingEfficiency:
-        """Tokens of an epoch over the cells of its batches, the empty rows counted."""
+        """Tokens of an epoch over the cells of its batches, empty rows included."""
         shares, planned = self._plan.padding_efficiency(), self._plan.shapes()
         sides = np.array(
             [(s.source_length, s.target_length, s.source_length + s.target_length) for s in planned]
@@ -40,14 +40,13 @@ class RowPadding:
         padded = (epochs * [s.rows for s in self.shapes()]) @ sides
         return PaddingEfficiency(*(np.array(shares) * cells / padded).tolist())
 
-    def rows(self, step: int) -> tuple[np.ndarray, int, int]:
-        """What each row of step n holds, [B] with -1 for an empty row, and the lengths S and T."""
-        rows, source_length, target_length = self._plan.rows(step)
-        empty = np.full(self._padded(len(rows)) - len(rows), EMPTY_ROW, rows.dtype)
-        return np.concatenate([rows, empty]), source_length, target_length
+    def shape(self, step: int) -> tuple[int, int, int]:
+        """B, S and T of step n, empty rows included."""
+        rows, *lengths = self._plan.shape(step)
+        return self._padded(rows), *lengths
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout:
         """Placement of the pairs of `row_slice` of step n."""
-        low, high, _ = row_slice.indices(len(self.rows(step)[0]))
+        low, high, _ = row_slice.indices(self.shape(step)[0])
         layout = self._plan.layout(step, slice(low, high))
         return layout._replace(shape=(max(high - low, 0), *layout.shape[1:]))

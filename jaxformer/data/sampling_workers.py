@@ -1,8 +1,7 @@
-"""Processes that sample segmentations beside the training process.
+"""Processes that sample segmentations for the training process.
 
-They hold the tokenizers and nothing else: no corpus, no plan, no JAX. Tasks and answers are arrays
-of whole numbers over two pipes, so that nothing is pickled. A worker ends when its pipe closes,
-whatever became of its parent.
+They hold only the tokenizers: no corpus, no plan, no JAX. Tasks and answers are integer arrays sent
+over two pipes, so nothing is pickled. A worker ends when its pipe closes, however its parent ended.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from jaxformer.data.subword_sampling import (
 from jaxformer.data.tokenizers import Tokenizer
 
 MODELS = struct.Struct("<dqq")  # rate, bytes of the source's model and of the target's (0: shared)
-SIZE = struct.Struct("<q")  # bytes of the message behind it; negative: the text of an error
-EXIT_SECONDS = 10.0  # for a worker whose pipe broke to be gone
+SIZE = struct.Struct("<q")  # bytes of the message that follows; negative: an error's text
+EXIT_SECONDS = 10.0  # that a worker with a broken pipe gets to exit
 
 
 class SamplingWorkers:
-    """Samples tasks in processes of their own; as many threads as there are may call `run`.
+    """Samples tasks in separate processes; up to `count` threads may call `run` at once.
 
     Args:
-      sampler: its tokenizers and its rate are used.
-      count: processes.
+      sampler: gives the tokenizers and the rate.
+      count: number of processes.
 
     Raises:
       RuntimeError: a worker did not start.
@@ -65,11 +64,11 @@ class SamplingWorkers:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers."""
+        """Process ids of the workers."""
         return [process.pid for process in self._processes]
 
     def run(self, tasks: list[SamplingTask]) -> list[SampledSentences]:
-        """Sample each task, all of them in the next process that is free.
+        """Sample all tasks in the next free process.
 
         Raises:
           RuntimeError: the worker ended, or raised an error, which is quoted.
@@ -78,13 +77,13 @@ class SamplingWorkers:
         try:
             return ask(process, tasks)
         except BaseException:
-            process.kill()  # half an answer may lie in its pipe
+            process.kill()  # its pipe may hold half an answer
             raise
         finally:
             self._free.put(process)
 
     def close(self) -> None:
-        """End the processes; they hold nothing that could be lost."""
+        """Kill the processes; they hold nothing that could be lost."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -95,9 +94,9 @@ class SamplingWorkers:
 
 
 def start_worker() -> subprocess.Popen:
-    """A process that runs `serve`: a fresh interpreter, with the import path of this one.
+    """Start a fresh interpreter that runs `serve`, with the import path of this one.
 
-    It is in a process group of its own, so that Ctrl-C in a terminal reaches the parent alone.
+    It has its own process group, so that Ctrl-C in a terminal reaches only the parent.
     """
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     return subprocess.Popen(
@@ -110,7 +109,7 @@ def start_worker() -> subprocess.Popen:
 
 
 def ask(process: subprocess.Popen, tasks: list[SamplingTask]) -> list[SampledSentences]:
-    """One worker's answer."""
+    """Send tasks to a worker and wait for its answer."""
     with death_reported(process):
         send(process.stdin, pack([part for task in tasks for part in task_arrays(task)]))
         size = SIZE.unpack(read_exactly(process.stdout, SIZE.size))[0]
@@ -134,24 +133,24 @@ def death_reported(process: subprocess.Popen) -> Iterator[None]:
             status = process.wait()
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise RuntimeError(
-            f"sampling worker {process.pid} ended with {how}; its last words, if any, are on "
-            "stderr (killed: was the memory used up?); data.workers=0 does without workers"
+            f"sampling worker {process.pid} ended with {how}; see its error on stderr (SIGKILL "
+            "often means that memory ran out), or set data.workers=0 to use no workers"
         ) from error
 
 
 def task_arrays(task: SamplingTask) -> tuple[np.ndarray, ...]:
-    """A task as six arrays of int64, the side and the width in the first."""
+    """A task as six int64 arrays; the first holds the side and the width."""
     return np.array(task[:2], np.int64), *task[2:]
 
 
 def pack(arrays: list[np.ndarray]) -> bytes:
-    """Arrays of int64 as one message: their number, their lengths, their values."""
+    """Encode int64 arrays as one message: their number, their lengths, their values."""
     head = np.array([len(arrays), *map(len, arrays)], np.int64)
     return b"".join(array.astype(np.int64, copy=False).tobytes() for array in (head, *arrays))
 
 
 def unpack(message: bytes) -> list[np.ndarray]:
-    """What went into `pack`."""
+    """The inverse of `pack`."""
     values = np.frombuffer(message, np.int64)
     count = int(values[0])
     bounds = count + 1 + np.cumsum([0, *values[1 : count + 1]])
@@ -159,13 +158,19 @@ def unpack(message: bytes) -> list[np.ndarray]:
 
 
 def send(stream: BinaryIO, message: bytes, *, error: bool = False) -> None:
-    """Write a message with its size before it."""
+    """Write a message, preceded by its size.
+
+    Args:
+      stream: the pipe.
+      message: the bytes to send.
+      error: whether the message is the text of an error.
+    """
     stream.write(SIZE.pack(-len(message) if error else len(message)) + message)
     stream.flush()
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes:
-    """The next `size` bytes; `EOFError` if the other side closed the pipe before."""
+    """The next `size` bytes; raises `EOFError` if the other side closed the pipe early."""
     data = stream.read(size)
     if len(data) < size:
         raise EOFError(f"{len(data)} of {size} bytes")
@@ -173,12 +178,12 @@ def read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def serve() -> None:
-    """The life of a worker: the models, then an answer to every message until the pipe closes."""
-    # The parent decides when to end: a signal to all of a job must not break its last steps.
+    """Run a worker: read the models, then answer every message until the pipe closes."""
+    # The parent decides when to end: a signal sent to the whole job must not break its last steps.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     messages, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get between the answers
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
     try:
         rate, *sizes = MODELS.unpack(read_exactly(messages, MODELS.size))
         models = [read_exactly(messages, size) for size in sizes]
@@ -195,13 +200,22 @@ def serve() -> None:
             else:
                 send(answers, pack(parts))
     except (EOFError, BrokenPipeError):
-        os._exit(0)  # the parent is gone or done; there is nothing to flush to
+        os._exit(0)  # the parent has ended; there is nobody to flush to
 
 
 def answer_parts(
     segmenters: tuple[Segmenter, Segmenter], rate: float, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The arrays of the answer to the arrays of some tasks."""
+    """Sample the tasks of one message.
+
+    Args:
+      segmenters: of the source and the target.
+      rate: tokenizer.sampling_rate.
+      arrays: six per task, as `task_arrays` makes them.
+
+    Returns:
+      Three int64 arrays per task, those of `SampledSentences`.
+    """
     parts: list[np.ndarray] = []
     for at in range(0, len(arrays), 6):
         task = SamplingTask(*arrays[at].tolist(), *arrays[at + 1 : at + 6])

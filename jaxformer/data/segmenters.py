@@ -1,8 +1,8 @@
 """Random segmentations of a word: BPE-dropout, and sampling from a unigram language model.
 
-SentencePiece can sample too, but its generator starts from a salt of the process: the same seed
-gives other pieces in the next one. So the draws are made here, on the pieces that it has stored:
-a word is drawn anew from the characters of its pieces, and what these spell cannot change.
+SentencePiece can sample too, but it salts its generator per process, so the same seed gives
+different pieces in the next process. The draws are therefore made here, from the characters of the
+stored pieces; the text that the pieces spell never changes.
 """
 
 from __future__ import annotations
@@ -17,37 +17,48 @@ from jaxformer.data.tokenizers import NORMAL, SPACE_MARK, Tokenizer
 from jaxformer.errors import InputError
 
 Word = tuple[int, ...]  # ids
-Merge = tuple[float, int, int]  # minus score, place, merged id: the least is the best
+Merge = tuple[float, int, int]  # minus score, place, merged id: the smallest is the best
 Chain = list[tuple[Word, list[Merge]]]  # states from best merge to best merge; the last has none
-# A word's merges or lattice are kept, as few words make up most of a text. They grow with the
-# square of its length, 4 KB at 10 pieces, so those of long words (text without spaces) are not.
+# A word's merges or lattice are cached, since few words make up most of a text. They grow with the
+# square of its length, 4 KB at 10 pieces, so long words (text without spaces) are not cached.
 WORDS_KEPT = 50_000
-PIECES_KEPT = 16  # of the longest word that is kept
-ATOM = "\ud800"  # before pieces that are never cut or joined; no piece holds a lone surrogate
+PIECES_KEPT = 16  # most pieces of a cached word
+ATOM = "\ud800"  # marks pieces that are never split or joined; no piece holds a lone surrogate
 
 
 class Segmenter(Protocol):
     """Draws segmentations with the pieces of one tokenizer."""
 
-    starts_word: list[bool]  # of each id; no piece of the vocabulary reaches over such a start
+    starts_word: list[bool]  # by id; no piece of the vocabulary spans such a start
 
-    def draw(self, word: Word, rate: float, generator: random.Random) -> Word: ...
+    def draw(self, word: Word, rate: float, generator: random.Random) -> Word:
+        """Draw a segmentation of a word.
 
-    def milder(self, rate: float) -> float: ...
+        Args:
+          word: ids of its stored segmentation.
+          rate: tokenizer.sampling_rate.
+          generator: source of the draws.
+
+        Returns:
+          Ids that spell the same text.
+        """
+
+    def milder(self, rate: float) -> float:
+        """A rate that gives fewer pieces."""
 
 
 class Pieces:
-    """The pieces of a tokenizer that can be joined from others, and those that never are.
+    """The pieces of a tokenizer, as material for segmentations.
 
-    Bytes, special ids and user-defined symbols are atoms, as is a piece with a character that has
-    no piece of its own.
+    Bytes, special ids and user-defined symbols are atoms, never split or joined. So is a piece with
+    a character that has no piece of its own.
 
     Attributes:
-      texts: of each id, to be joined.
-      scores: of each id.
-      ids: of the pieces that may be joined.
-      characters: of each id; an atom's only one is itself.
-      starts_word: of each id, whether a new word begins with it.
+      texts: by id, to be joined.
+      scores: by id.
+      ids: by text, of the pieces that may be joined.
+      characters: by id, the ids of its characters; an atom is its own only character.
+      starts_word: by id, whether a new word begins with it.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -66,7 +77,7 @@ class Pieces:
             self.characters.append((index,) if kind != NORMAL or None in parts else tuple(parts))
         self.starts_word = [text.startswith(SPACE_MARK) for text in self.texts]
         if any(SPACE_MARK in text[1:] for text in self.ids):
-            self.starts_word = [False] * len(vocabulary)  # pieces of several words: one long word
+            self.starts_word = [False] * len(vocabulary)  # pieces span words: treat all as one
 
     def split(self, word: Word) -> Word:
         """The characters of a word's pieces."""
@@ -76,9 +87,8 @@ class Pieces:
 class BpeDropout:
     """BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    In each round every possible merge is left out with probability `rate`, and the best of the
-    others is made; a word is done when there is none. With rate 0 that is SentencePiece's own
-    segmentation.
+    Each round drops every possible merge with probability `rate` and makes the best of the others;
+    a word is done when none is left. Rate 0 gives SentencePiece's own segmentation.
 
     Args:
       tokenizer: a bpe model.
@@ -92,7 +102,16 @@ class BpeDropout:
         self._detours: dict[Word, Chain] = {}  # of states that left the best way
 
     def draw(self, word: Word, rate: float, generator: random.Random) -> Word:
-        """Ids of a random segmentation of `word`, for 0 < rate < 1."""
+        """Draw a segmentation of a word.
+
+        Args:
+          word: ids of its stored segmentation.
+          rate: probability to drop a merge, 0 < rate < 1.
+          generator: source of the draws.
+
+        Returns:
+          Ids that spell the same text.
+        """
         chain = self._words.get(word)
         if chain is None:
             characters = self._pieces.split(word)
@@ -103,7 +122,7 @@ class BpeDropout:
             if rounds >= len(chain) - 1:
                 return chain[-1][0]
             state, merges = chain[rounds]
-            # The best one is left out, and perhaps some behind it.
+            # The best merge is dropped, and perhaps some after it.
             left_out = 1 + int(math.log(1.0 - generator.random()) / math.log(rate))
             if left_out >= len(merges):
                 return state
@@ -124,7 +143,7 @@ class BpeDropout:
         return [*chain, (state, [])]
 
     def _possible(self, state: Word) -> list[Merge]:
-        """The merges of a state, best first; of equal scores the first place counts."""
+        """The merges of a state, best first; ties go to the first place."""
         found = []
         for place, pair in enumerate(itertools.pairwise(state)):
             if pair not in self._merges:
@@ -154,7 +173,16 @@ class UnigramSampling:
         self._lattices: dict[tuple[Word, float], list] = {}
 
     def draw(self, word: Word, rate: float, generator: random.Random) -> Word:
-        """Ids of a random segmentation of `word`."""
+        """Draw a segmentation of a word.
+
+        Args:
+          word: ids of its stored segmentation.
+          rate: exponent of the probabilities, above 0.
+          generator: source of the draws.
+
+        Returns:
+          Ids that spell the same text.
+        """
         lattice = self._lattice(word, rate)
         pieces: list[int] = []
         end = len(lattice) - 1
@@ -170,13 +198,13 @@ class UnigramSampling:
         return rate * 2
 
     def _lattice(self, word: Word, rate: float) -> list:
-        """For each end: cumulated weights, starts and ids of the pieces that end there."""
+        """For each end: cumulative weights, starts and ids of the pieces that end there."""
         lattice = self._lattices.get((word, rate))
         if lattice is not None:
             return lattice
         characters = self._pieces.split(word)
         texts = [self._pieces.texts[index] for index in characters]
-        total, lattice = [0.0], [()]  # total: log of the summed weights of all ways to an end
+        total, lattice = [0.0], [()]  # total: log of the summed weights of all paths to an end
         for end in range(1, len(texts) + 1):
             starts, ids = [], []
             for start in range(max(end - self._longest, 0), end):
@@ -199,7 +227,17 @@ class UnigramSampling:
 
 
 def keep(cache: dict, key: Any, value: Any, pieces: int) -> Any:
-    """Put a word's value into a cache of at most WORDS_KEPT, unless it is long, and return it."""
+    """Cache a value unless its word is long; a full cache is emptied first.
+
+    Args:
+      cache: at most WORDS_KEPT entries.
+      key: of the word.
+      value: what to cache.
+      pieces: length of the word; above PIECES_KEPT nothing is cached.
+
+    Returns:
+      `value`.
+    """
     if pieces <= PIECES_KEPT:
         if len(cache) >= WORDS_KEPT:
             cache.clear()
@@ -214,16 +252,16 @@ def merged(state: Word, merge: Merge) -> Word:
 
 
 def make_segmenter(tokenizer: Tokenizer, where: str = "tokenizer.model_file") -> Segmenter:
-    """What draws segmentations for a tokenizer.
+    """The segmenter of a tokenizer; `where` is the field named in an error.
 
     Raises:
-      InputError: a model of words or characters, which has one segmentation of a text.
+      InputError: a model of words or characters, which has only one segmentation of a text.
     """
     kinds = {"bpe": BpeDropout, "unigram": UnigramSampling}
     if tokenizer.model_type not in kinds:
         raise InputError(
-            f"tokenizer.sampling_rate needs a bpe or unigram model, and {where} is a "
-            f"{tokenizer.model_type} model with one segmentation of a text; set it to 0, or use "
-            "another model"
+            f"tokenizer.sampling_rate needs a bpe or unigram model, but {where} is a "
+            f"{tokenizer.model_type} model with only one segmentation of a text; set "
+            "tokenizer.sampling_rate=0, or use another model"
         )
     return kinds[tokenizer.model_type](tokenizer)

@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test", "compositional")
 
 
 class Source(Protocol):
-    """Sentence pairs of a corpus, by split; a split that is not there is an `InputError`."""
+    """Sentence pairs of a corpus, by split; a missing split raises `InputError`."""
 
     splits: tuple[str, ...]  # those of SPLITS that exist
 
@@ -39,6 +39,7 @@ class BuiltinSource:
     Args:
       config: uses `num_pairs`, `source_language` and `target_language`.
       seed: of the generated sentences.
+
     Raises:
       InputError: the languages are not English and French.
     """
@@ -50,8 +51,8 @@ class BuiltinSource:
         if set(languages) != {"en", "fr"}:
             raise InputError(
                 f"data.source_language={languages[0]!r}, data.target_language={languages[1]!r}: "
-                "data.source='builtin' is English-French; use en and fr, either way round, or "
-                "data.source='text' or 'tfds' for another pair"
+                "data.source='builtin' is English-French; use en and fr in either order, or "
+                "data.source='text' or 'tfds' for other languages"
             )
         self._reverse = languages == ("fr", "en")
         self._languages = languages
@@ -110,8 +111,9 @@ def make_source(config: DataConfig, seed: int) -> Source:
 
     Args:
       config: see `DataConfig`.
-      seed: of the built-in corpus; the others hold the text they hold.
+      seed: of the built-in corpus; the others ignore it.
+
     Raises:
-      InputError: files, languages or splits that `config` names are not there.
+      InputError: files, languages or splits that `config` names do not exist.
     """
     return SOURCES[config.source](config, seed)

@@ -1,8 +1,8 @@
-"""Subword regularisation: training sentences are cut into pieces anew each time they are read.
+"""Subword regularisation: training sentences are segmented anew each time they are read.
 
-The segmentation of a sentence at step n is a pure function of (corpus, config, seed, n, pair), and
-never longer than the room that the plan gave to it. The plan itself is made once, from the stored
-lengths and how much longer sampled ones are.
+The segmentation of a sentence at step n is a pure function of (corpus, config, seed, n, pair) and
+never longer than the room the plan reserved for it. The plan is made once, from the stored lengths
+and from how much longer sampled ones are.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.config import Config, DataConfig
-from jaxformer.data.batching import BatchLayout, random_words
+from jaxformer.data.batching import BatchLayout
 from jaxformer.data.corpus import TokenizedCorpus
 from jaxformer.data.packing import starts_in_row
 from jaxformer.data.segmenters import Segmenter, make_segmenter
+from jaxformer.data.shuffling import random_words
 from jaxformer.data.tokenizers import Tokenizer
 
-DRAWS = 3  # segmentations tried for a sentence, each milder, before the stored one is taken
-SAMPLED_PAIRS = 1000  # segmented once, to know how much longer sentences get
+DRAWS = 3  # segmentations tried for a sentence, each milder, before falling back to the stored one
+SAMPLED_PAIRS = 1000  # segmented once, to measure how much longer sentences get
 UNLIMITED = 2**40  # tokens
 STREAM = 16  # of the random words; plans use lower numbers
-# Standard deviations of room above the mean. Pairs of a packed row share the row's room, so that
-# their deviations cancel; a row of a bucket has one pair.
+# Standard deviations of room above the mean. Pairs of a packed row share its room, so their
+# deviations cancel; a bucket's row holds one pair.
 BUCKET_MARGIN, PACKED_MARGIN = 0.25, 0.0
 
 
@@ -32,56 +33,56 @@ class Sentences(NamedTuple):
     """One side of some pairs as a flat array; every sentence ends in EOS."""
 
     ids: np.ndarray  # [tokens]
-    lengths: np.ndarray  # [N] int64, EOS counted
+    lengths: np.ndarray  # [N] int64, EOS included
 
 
 class SamplingTask(NamedTuple):
-    """The sentences of one side of a batch, and the room that they have."""
+    """The sentences of one side of a batch, and their room."""
 
     side: int  # 0: source, 1: target
     width: int  # tokens of a row
     ids: np.ndarray  # [tokens] int64, the stored segmentations
-    lengths: np.ndarray  # [N] int64, EOS counted
-    planned: np.ndarray  # [N] int64 tokens that the plan reckons with, at least `lengths`
+    lengths: np.ndarray  # [N] int64, EOS included
+    planned: np.ndarray  # [N] int64 tokens the plan reserves, at least `lengths`
     rows: np.ndarray  # [N] int64, ascending
     seeds: np.ndarray  # [N] int64, from 0 to 2^63 - 1
 
 
 class SampledSentences(NamedTuple):
-    """What became of a `SamplingTask`."""
+    """The result of a `SamplingTask`."""
 
     ids: np.ndarray  # [tokens] int64
-    lengths: np.ndarray  # [N] int64, EOS counted
-    draws: np.ndarray  # [N] int64: 0 the first draw fitted, ..., DRAWS: the stored one was taken
+    lengths: np.ndarray  # [N] int64, EOS included
+    draws: np.ndarray  # [N] int64: 0: the first draw fitted, ..., DRAWS: the stored one was used
 
 
 class Growth(NamedTuple):
     """How much longer sampled sentences are than stored ones of n pieces."""
 
-    mean: float  # pieces more, times n
-    spread: float  # standard deviation of it, times sqrt(n)
+    mean: float  # additional pieces per piece
+    spread: float  # standard deviation of the additional pieces, divided by sqrt(n)
 
 
 class SubwordSampler:
     """Random segmentations of the pairs of a corpus, and the lengths to plan them with.
 
-    A draw that is too long for its room is drawn again, more mildly, and at last the stored one is
-    taken; so sampled sentences are a little shorter than the rate alone would make them.
+    A draw too long for its room is repeated with a milder rate; after `DRAWS` attempts the stored
+    segmentation is used. Sampled sentences are therefore slightly shorter than the rate implies.
 
     Args:
       corpus: the tokenised pairs.
-      tokenizers: the source's and the target's.
+      tokenizers: of the source and the target.
       rate: tokenizer.sampling_rate, see `BpeDropout` and `UnigramSampling`; 0: nothing changes.
-      config: its batching and max_length.
+      config: gives batching and max_length.
       seed: of the run.
 
     Attributes:
       tokenizers, rate: as given.
       growth: (source, target), measured on SAMPLED_PAIRS of the corpus.
-      fill: (source, target), share of the planned tokens that sampled sentences take on average.
+      fill: (source, target), mean share of the planned tokens that sampled sentences use.
 
     Raises:
-      InputError: a tokenizer's model has one segmentation of a text only.
+      InputError: a tokenizer's model has only one segmentation of a text.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class SubwordSampler:
         )
 
     def planned_lengths(self, side: int, lengths: np.ndarray) -> np.ndarray:
-        """Tokens to reserve for sentences of `lengths` stored tokens, EOS counted; [N] int32.
+        """Tokens to reserve for sentences of `lengths` stored tokens, EOS included; [N] int32.
 
-        At least `lengths`, and at most data.max_length where that is more.
+        At least `lengths`; beyond that, at most data.max_length.
         """
         if not len(lengths):
             return np.zeros(0, np.int32)
@@ -121,12 +122,15 @@ class SubwordSampler:
     def tasks(
         self, layout: BatchLayout, sides: tuple[Sentences, Sentences], step: int
     ) -> list[SamplingTask]:
-        """What is to be sampled for the batch of step n, the source's sentences and the target's.
+        """The sampling tasks for the batch of step n.
 
         Args:
           layout: of the batch.
-          sides: the stored segmentations of `layout.pairs`.
+          sides: the stored segmentations of `layout.pairs`, source and target.
           step: n.
+
+        Returns:
+          A task for the source's sentences and one for the target's.
         """
         return [
             SamplingTask(
@@ -142,7 +146,7 @@ class SubwordSampler:
         ]
 
     def run(self, tasks: list[SamplingTask]) -> list[SampledSentences]:
-        """Sample each task, here and now."""
+        """Sample each task in this thread."""
         return [sample_sentences(self._segmenters[task.side], self.rate, task) for task in tasks]
 
     def describe(self) -> str:
@@ -172,7 +176,7 @@ class SubwordSampler:
 
 
 def make_segmenters(source: Tokenizer, target: Tokenizer) -> tuple[Segmenter, Segmenter]:
-    """Of both sides; the same object if they share their vocabulary."""
+    """The segmenters of both sides; the same object if they share a vocabulary."""
     first = make_segmenter(source)
     if source is target:
         return first, first
@@ -182,13 +186,25 @@ def make_segmenters(source: Tokenizer, target: Tokenizer) -> tuple[Segmenter, Se
 def make_sampler(
     corpus: TokenizedCorpus, tokenizers: tuple[Tokenizer, Tokenizer], config: Config
 ) -> SubwordSampler | None:
-    """The sampler of a run's training pairs; None where tokenizer.sampling_rate is 0."""
+    """The sampler of a run's training pairs.
+
+    Args:
+      corpus: the training pairs.
+      tokenizers: of the source and the target.
+      config: of the run.
+
+    Returns:
+      The sampler; None if tokenizer.sampling_rate is 0.
+
+    Raises:
+      InputError: a tokenizer's model has only one segmentation of a text.
+    """
     rate = config.tokenizer.sampling_rate
     return SubwordSampler(corpus, tokenizers, rate, config.data, config.seed) if rate else None
 
 
 def growth_of(stored: np.ndarray, sampled: np.ndarray) -> Growth:
-    """The growth of sentences of these lengths, [N] each, EOS counted."""
+    """The growth from `stored` to `sampled` lengths, [N] each, EOS included."""
     pieces = np.maximum(stored - 1, 1)
     more = sampled - stored
     mean = max(float(more.sum() / pieces.sum()), 0.0)
@@ -196,7 +212,17 @@ def growth_of(stored: np.ndarray, sampled: np.ndarray) -> Growth:
 
 
 def sentence_seeds(seed: int, step: int, side: int, pairs: np.ndarray) -> np.ndarray:
-    """[N] int64 from 0 to 2^63 - 1: the seed of each pair's segmentation at step n."""
+    """The seed of each pair's segmentation at step n.
+
+    Args:
+      seed: of the run.
+      step: n.
+      side: 0: source, 1: target.
+      pairs: [N] indices into the corpus.
+
+    Returns:
+      [N] int64 from 0 to 2^63 - 1.
+    """
     mixed = pairs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed += random_words(seed, (STREAM, step, side), 1)
     # The finalizer of SplitMix64 (Steele et al. 2014): neighbouring pairs get unrelated seeds.
@@ -208,8 +234,16 @@ def sentence_seeds(seed: int, step: int, side: int, pairs: np.ndarray) -> np.nda
 def sample_sentences(segmenter: Segmenter, rate: float, task: SamplingTask) -> SampledSentences:
     """Segment each sentence of a task at random; a row's sentences never exceed its width.
 
-    The room of a sentence is what its row has left after the sentences before it, less what is
-    planned for those behind it. It is never less than planned, so that the stored one always fits.
+    The room of a sentence is what the sentences before it in its row left over, minus what is
+    planned for those after it. It is never less than planned, so the stored one always fits.
+
+    Args:
+      segmenter: of the task's side.
+      rate: tokenizer.sampling_rate.
+      task: the sentences, their rooms and their seeds.
+
+    Returns:
+      The sampled sentences, in the order of the task.
     """
     ends = np.cumsum(task.lengths)
     planned = np.cumsum(task.planned)
@@ -238,7 +272,18 @@ def sample_sentences(segmenter: Segmenter, rate: float, task: SamplingTask) -> S
 def sample_sentence(
     segmenter: Segmenter, rate: float, stored: list[int], room: int, seed: int
 ) -> tuple[list[int], int]:
-    """The first draw of at most `room` pieces and its number from 0; else `stored` and DRAWS."""
+    """Draw a segmentation that fits its room.
+
+    Args:
+      segmenter: of the sentence's side.
+      rate: of the first draw; 0: the stored segmentation is returned.
+      stored: ids without EOS.
+      room: most pieces, without EOS.
+      seed: of the sentence's draws.
+
+    Returns:
+      The first draw that fits and its number from 0; `(stored, DRAWS)` if none does.
+    """
     if rate == 0.0:
         return stored, 0
     words = cut_words(stored, segmenter.starts_word)
@@ -261,5 +306,5 @@ def cut_words(ids: list[int], starts_word: list[bool]) -> list[tuple[int, ...]]:
 
 
 def sampled_starts(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[N] first column of each sentence, behind the one before it in its row."""
+    """[N] first column of each sentence, right after its predecessor in the row."""
     return starts_in_row(lengths, np.searchsorted(rows, rows))

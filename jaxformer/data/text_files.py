@@ -1,4 +1,4 @@
-"""Parallel text: two files with a sentence a line, or one TSV; plain or .gz; streamed."""
+"""Parallel text: two files with one sentence per line, or one TSV; plain or .gz; streamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxformer.files.descriptors import is_regular
 from jaxformer.files.inputs import count_lines, read_chunks, read_lines
 from jaxformer.files.user_paths import expand_user
 
-# How the stems of a split begin; the names of a folder that follows custom are found without flags.
+# How the stems of a split begin; conventional names are found without flags.
 _PREFIXES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 _EXACT = {"train": (), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
@@ -64,8 +64,8 @@ def _read_tsv(path: Path) -> Iterator[tuple[str, str]]:
             )
         if len(columns) > 2 and not ignored:
             print(
-                f"note: {path}, line {number} has {len(columns)} columns; the first is read as "
-                "the source, the second as the target, the rest is ignored in the whole file",
+                f"note: {path}, line {number} has {len(columns)} columns; in the whole file the "
+                "first is the source, the second the target, and the rest is ignored",
                 file=sys.stderr,
             )
             ignored = number
@@ -90,11 +90,11 @@ def _without_gz(name: str) -> str:
 
 
 class TextSource:
-    """Parallel text files of one folder, found by `DataConfig`'s stems and languages.
+    """Parallel text files in one folder, found by `DataConfig`'s stems and languages.
 
-    `data.train="train"` is `train.en` and `train.fr` by the languages, `.gz` of either, or
-    `train.tsv(.gz)`. Where no stem is set, the folder's own names are followed as long as only one
-    fits: `train*`, `val*` or `dev*`, `test*`.
+    `data.train="train"` means `train.en` and `train.fr`, by the languages, their `.gz`, or
+    `train.tsv(.gz)`. Without a stem, a file of the folder is used if only one fits: `train*`,
+    `val*` or `dev*`, `test*`.
 
     Raises:
       InputError: the folder or a named file is missing, or more than one stem fits a split.
@@ -105,7 +105,7 @@ class TextSource:
         self._languages = (config.source_language, config.target_language)
         if not self._root.is_dir():
             raise InputError(
-                f"data.root={config.root!r} is not a folder; set it to the one with the text files"
+                f"data.root={config.root!r} is not a folder; set it to the folder of the text files"
             )
         self._stems = self._list_stems()
         self._files: dict[str, tuple[Path, ...]] = {}
@@ -153,7 +153,7 @@ class TextSource:
 
     def _inventory(self) -> str:
         if not self._stems:
-            return "the folder has no text files"
+            return "the folder holds no text files"
         shown = [f"{s} ({', '.join(sorted(x))})" for s, x in list(self._stems.items())[:12]]
         more = f" and {len(self._stems) - 12} more" if len(self._stems) > 12 else ""
         return f"stems in the folder: {'; '.join(shown)}{more}"
@@ -163,7 +163,7 @@ class TextSource:
         return "tsv" in suffixes or suffixes.issuperset(self._languages)
 
     def _find(self, split: str, wanted: str) -> tuple[Path, ...]:
-        """Files of a split; () where nothing was named and the folder has nothing that fits."""
+        """Files of a split; () if nothing was named and no file in the folder fits."""
         if wanted and self._exists(wanted):
             return self._resolve(split, wanted)
         if wanted and (split, wanted) != ("train", "train"):
@@ -209,8 +209,8 @@ class TextSource:
         if len(tables) + bool(sides) > 1 or any(len(side) > 1 for side in sides):
             found = ", ".join(path.name for path in [*sum(sides, []), *tables])
             raise InputError(
-                f"data.{split}={stem!r} fits more than one form of the text in {self._root}: "
-                f"{found}; keep one of them"
+                f"data.{split}={stem!r} matches several files in {self._root}: {found}; keep one "
+                "of them"
             )
         if sides and self._languages[0] == self._languages[1]:
             raise InputError(
@@ -221,12 +221,12 @@ class TextSource:
 
 
 class FilePair:
-    """A `Source` of two named files, with the one split `test`.
+    """A `Source` of two named files, with the single split `test`.
 
-    Pipes, which can be read only once, are read here and kept.
+    Pipes, which can be read only once, are read into memory.
 
     Raises:
-      InputError: one of them cannot be read, both are one pipe, or the counts of lines differ.
+      InputError: one of them cannot be read, both are the same pipe, or the line counts differ.
     """
 
     splits = ("test",)
@@ -239,7 +239,7 @@ class FilePair:
             check_parallel(*self._files)
         elif self._files[0].samefile(self._files[1]):
             raise InputError(
-                f"{source_path} and {target_path} are one pipe; give the references as another one"
+                f"{source_path} and {target_path} are the same pipe; use another for the references"
             )
         else:
             self._pairs = list(_read_pairs(*self._files))

@@ -1,6 +1,6 @@
 """The built-in corpus as a TFDS dataset: importing this module registers `jaxformer_en_fr`.
 
-TensorFlow is not needed, if prepared as array_record and read as a data source:
+TensorFlow is not needed if the data is prepared as array_record and read as a data source:
 
     builder = tfds.builder("jaxformer_en_fr", data_dir=folder, file_format="array_record")
     builder.download_and_prepare()

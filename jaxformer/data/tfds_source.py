@@ -1,4 +1,4 @@
-"""TensorFlow Datasets translation sets by name, prepared and read without TensorFlow."""
+"""Translation datasets of TensorFlow Datasets, prepared and read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxformer.errors import InputError
 from jaxformer.files.user_paths import expand_user
 
 _CHUNK = 1024  # examples read at once
-_PROBE_SECONDS = 10  # longest wait for a host before a download counts as impossible
+_PROBE_SECONDS = 10  # to wait for a host before giving up a download
 
 
 def _import_tfds() -> Any:
@@ -27,8 +27,8 @@ def _import_tfds() -> Any:
         raise InputError("data.source='tfds' also needs: pip install tensorflow-datasets")
     import tensorflow_datasets as tfds
 
-    # Without this import the registry is filled by a loop that stops at the first data set with a
-    # missing dependency, and wmt* are then unknown.
+    # Without this import, the loop that fills the registry stops at the first dataset that lacks a
+    # dependency, and wmt* are unknown.
     import tensorflow_datasets.translate  # noqa: F401
 
     import jaxformer.data.tfds_builder  # noqa: F401 - registers jaxformer_en_fr
@@ -38,9 +38,9 @@ def _import_tfds() -> Any:
 
 @contextmanager
 def _extractor_without_tensorflow() -> Iterator[None]:
-    """Give TFDS's archive extractor the two functions that it takes from TensorFlow.
+    """Replace the two TensorFlow functions that TFDS's archive extractor uses.
 
-    Does nothing where TensorFlow is installed or the extractor no longer refers to it.
+    Does nothing if TensorFlow is installed or the extractor no longer uses it.
     """
     if find_spec("tensorflow") is not None:
         yield
@@ -67,7 +67,7 @@ def _extractor_without_tensorflow() -> Iterator[None]:
 
 
 class _DownloadRecorder:
-    """Stands in for TFDS's download manager: notes the addresses asked for and fetches nothing."""
+    """Replaces TFDS's download manager: records requested URLs and downloads nothing."""
 
     def __init__(self, manual_dir: Path):
         self.manual_dir = manual_dir
@@ -90,14 +90,14 @@ class _DownloadRecorder:
 
 
 def _missing_downloads(builder: Any) -> dict[str, Any]:
-    """Address -> registered `UrlInfo` (or None) of what `builder` would have to download now."""
+    """URL -> registered `UrlInfo` (or None) of what `builder` would have to download."""
     from tensorflow_datasets.core.download import resource
 
     downloads = Path(builder.data_dir_root) / "downloads"
     recorder = _DownloadRecorder(downloads / "manual")
     try:
         builder._split_generators(recorder)
-    except Exception:  # a builder that opens its files at once: what it asked for first is known
+    except Exception:  # a builder that opens its files immediately; its first requests are known
         pass
     infos = builder.url_infos or {}
     missing = {}
@@ -116,7 +116,7 @@ def _missing_downloads(builder: Any) -> dict[str, Any]:
 
 
 def _unreachable(urls: list[str]) -> str:
-    """Why a host of `urls` does not answer; "" if all do. One short try a host, through proxies."""
+    """Why a host of `urls` does not answer; "" if all do. One short try per host, with proxies."""
     import requests
 
     hosts = {urlsplit(url).netloc: url for url in urls if urlsplit(url).scheme in ("http", "https")}
@@ -138,12 +138,12 @@ def _not_prepared(builder: Any, missing: dict[str, Any], why: str) -> InputError
     code = f"from jaxformer.data.tfds_source import prepare; prepare({name!r}, 'DIR')"
     lines = [f"data.name={name!r} is not prepared in {root}, and preparing it failed: {why}"]
     if missing:
-        lines += [f"Put these files into {root / 'downloads' / 'manual'} and start again:"]
+        lines += [f"Put these files into {root / 'downloads' / 'manual'} and run again:"]
         for url, info in missing.items():
             filename = info.filename if info is not None and info.filename else "(name unknown)"
             lines.append(f"  {filename}  {_megabytes(info)}  from {url}")
     lines += [
-        "Or prepare it once where there is a network, with",
+        "Or prepare it once on a machine with network access, with",
         f"  python -c {shlex.quote(code)}",
     ]
     return InputError("\n".join([*lines, f"and copy DIR/{name} to {root / name}"]))
@@ -156,7 +156,7 @@ def _open_builder(name: str, data_dir: str) -> Any:
         return tfds.builder(name, data_dir=folder)
     except tfds.core.DatasetNotFoundError as error:
         raise InputError(
-            f"data.name={name!r}: TFDS has no such data set, and none is prepared under "
+            f"data.name={name!r}: TFDS has no such dataset, and none is prepared under "
             f"{data_dir or 'its default data_dir'}; names look like wmt14_translate/de-en "
             "or ted_hrlr_translate/pt_to_en"
         ) from error
@@ -167,14 +167,18 @@ def _open_builder(name: str, data_dir: str) -> Any:
 def prepare(name: str, data_dir: str = "") -> Any:
     """Return the TFDS builder of `name`, its data prepared as array_record under `data_dir`.
 
-    Archives under `<data_dir>/downloads/manual/` are used; others are downloaded, after a line that
-    says so. Without a network the error comes at once.
+    Archives under `<data_dir>/downloads/manual/` are used; others are downloaded, which is
+    announced. Without a network this fails immediately.
 
     Args:
-      name: data set and config, e.g. `ted_hrlr_translate/pt_to_en`.
+      name: dataset and config, e.g. `ted_hrlr_translate/pt_to_en`.
       data_dir: "" is TFDS's own default.
+
+    Returns:
+      The builder.
+
     Raises:
-      InputError: no such data set, or it cannot be prepared; the message lists the files wanted.
+      InputError: no such dataset, or it cannot be prepared; the message lists the missing files.
     """
     builder = _open_builder(name, data_dir)
     if builder.is_prepared():
@@ -213,10 +217,10 @@ def prepare(name: str, data_dir: str = "") -> Any:
 
 
 class TfdsSource:
-    """A TFDS translation data set; `data.train`, `validation` and `test` are TFDS splits.
+    """A TFDS translation dataset; `data.train`, `validation` and `test` are TFDS splits.
 
     Raises:
-      InputError: the data set, a language or a named split is not there, or preparing it failed.
+      InputError: the dataset, a language or a named split does not exist, or preparing it failed.
     """
 
     def __init__(self, config: DataConfig):
@@ -302,5 +306,5 @@ class TfdsSource:
             raise InputError(
                 f"data.name={self._name!r} in {self._builder.data_dir} is stored as "
                 f"{self._builder.info.file_format.value}, which has no random access; prepare it "
-                "again as array_record, under another data.root or after moving that folder away"
+                "again as array_record, in another data.root or after moving that folder away"
             ) from error

@@ -1,4 +1,4 @@
-"""Vocabularies from text: trained on the first run, kept in the workdir, reused after."""
+"""Vocabularies from text: trained on the first start, saved in the workdir, reused afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_TRAINING_CHARACTERS = 1000  # at most 4000 bytes; SentencePiece skips lines
 class _TrainingLines:
     """What SentencePiece trains on; counts the lines and keeps an error of their source.
 
-    Nothing is skipped: long lines are cut at spaces into parts that SentencePiece accepts.
+    Nothing is skipped: long lines are split at spaces into parts that SentencePiece accepts.
     """
 
     def __init__(self, lines: Iterable[str], config: TokenizerConfig, progress: bool):
@@ -43,7 +43,7 @@ class _TrainingLines:
                 if line.strip():
                     self.count += 1
                     yield from self._parts(line.replace(_UNKNOWN_MARK, " "))
-        except BaseException as error:  # SentencePiece would hand back only its message
+        except BaseException as error:  # SentencePiece would keep only its message
             self.error = error
             raise
         if self._progress and self.count:
@@ -71,6 +71,10 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, *, progress: 
       lines: sentences, read once; more than `config.max_sentences` are sampled, the same each time.
       config: model_type, vocab_size, character_coverage, max_sentences.
       progress: print one line to stderr.
+
+    Returns:
+      The tokenizer.
+
     Raises:
       InputError: the text is empty, or too small or too varied for `config.vocab_size`.
     """
@@ -125,18 +129,17 @@ def _training_error(message: str, count: int, config: TokenizerConfig) -> InputE
     field = f"tokenizer.vocab_size={config.vocab_size}"
     if not count:
         return InputError(
-            "the training text is empty or has blank lines only; a vocabulary needs text"
+            "the training text is empty or has only blank lines; a vocabulary needs text"
         )
     if largest := re.search(r"too high .*<= (\d+)", message):
         return InputError(
-            f"{field} is more than {count:,} sentences of text can fill; the largest possible "
-            f"value here is {largest[1]}"
+            f"{field} is too large for {count:,} sentences of text; set it to at most {largest[1]}"
         )
     if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return InputError(
-            f"{field} is too small: the text has so many different characters that {needed[1]} "
-            f"pieces are needed; raise it to at least that, or lower "
-            f"tokenizer.character_coverage={config.character_coverage} (e.g. 0.9995)"
+            f"{field} is too small for the characters of the text; raise it to at least "
+            f"{needed[1]}, or lower tokenizer.character_coverage={config.character_coverage} "
+            "(e.g. 0.9995)"
         )
     return InputError(f"{field}: SentencePiece cannot train on this text: {message}")
 
@@ -144,10 +147,18 @@ def _training_error(message: str, count: int, config: TokenizerConfig) -> InputE
 def load_or_train(
     config: TokenizerConfig, source: Source, workdir: str | Path
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's vocabulary of a run; the same object if joint.
+    """The source and target vocabularies of a run; the same object if joint.
 
-    The workdir's own are used where it has them; otherwise `config.model_file` is copied there, or
+    Vocabularies in the workdir are reused. Otherwise `config.model_file` is copied there, or
     vocabularies are trained on the training text and saved there.
+
+    Args:
+      config: of the vocabularies.
+      source: gives the training text.
+      workdir: of the run.
+
+    Returns:
+      The tokenizers of the source and the target.
 
     Raises:
       InputError: the workdir's vocabulary contradicts `config`, or see `train_tokenizer`.
@@ -172,7 +183,7 @@ def load_or_train(
 
 
 def _train_pairs(source: Source) -> Iterator[tuple[str, str]]:
-    """The training text, not opened before the first pair is asked for."""
+    """The training text, opened when the first pair is requested."""
     yield from source.pairs("train")
 
 
@@ -183,7 +194,7 @@ def _make(config: TokenizerConfig, model_file: str, lines: Iterable[str]) -> Tok
 
 
 def _check_pair(config: TokenizerConfig, pair: tuple[Tokenizer, Tokenizer], workdir: Path) -> None:
-    repair = "use another workdir, or the value that this one was made with"
+    repair = "use another workdir, or the value this one was created with"
     joint = pair[0] is pair[1]
     if joint != config.joint:
         kind = "one joint vocabulary" if joint else "two vocabularies"

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.files.user_paths import expand_user
 
@@ -21,10 +22,10 @@ SOURCE_FILE = "source_tokenizer.model"
 TARGET_FILE = "target_tokenizer.model"
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space inside pieces
-_STAND_INS = range(0x10FFFD, 0x100000, -1)  # private use: hardly ever in text
-NORMAL = 1  # kind of a piece: neither special, nor a byte, nor a symbol of the user's
-_MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # as SentencePiece numbers them
-# Vocabularies of the same pieces may still differ in normalisation, spaces and bytes.
+_STAND_INS = range(0x10FFFD, 0x100000, -1)  # private use: very rare in text
+NORMAL = 1  # kind of a piece that is neither special, nor a byte, nor user-defined
+_MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}  # SentencePiece's numbers
+# Vocabularies with the same pieces may still differ in normalisation, spaces and bytes.
 _PROBE = " Ab\u00bd\uff21  e\u0301\t\u2581\U0001f600 b "
 
 
@@ -37,9 +38,11 @@ class Tokenizer:
       model: the bytes of the model file.
       vocab_size: number of ids, special ones included.
       pad_id, eos_id, bos_id, unk_id: 0, 1, 2, 3 in models trained here.
+
     Args:
       model: the bytes of a SentencePiece model file.
       where: named in error messages.
+
     Raises:
       InputError: not a SentencePiece model, or it lacks one of the four special ids.
     """
@@ -74,16 +77,16 @@ class Tokenizer:
         """Read a SentencePiece model file.
 
         Raises:
-          InputError: the file is missing, is no SentencePiece model or lacks a special id.
+          InputError: the file is missing, is not a SentencePiece model or lacks a special id.
         """
         try:
             model = expand_user(path, "tokenizer.model_file").read_bytes()
         except OSError as error:
-            raise InputError(f"{path}: no tokenizer can be read: {error.strerror}") from error
+            raise InputError(f"{path}: cannot read a tokenizer: {error.strerror}") from error
         return cls(model, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the model file; a reader sees the old file or the whole new one."""
+        """Write the model file atomically; a reader sees the old file or the new one."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -98,7 +101,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of pieces, scores and their use; the same whatever file they come from."""
+        """Hex digest of pieces, scores and their use, independent of the file."""
         digest = hashlib.blake2b(digest_size=16)
         for index in range(self.vocab_size):
             piece = self._processor.id_to_piece(index).encode()
@@ -126,14 +129,14 @@ class Tokenizer:
 
     @cached_property
     def model_type(self) -> str:
-        """bpe, unigram, word or char: how the model cuts text into pieces."""
+        """bpe, unigram, word or char: how the model splits text into pieces."""
         trainer = b"".join(value for field, value in _wire_fields(self.model) if field == 2)
         types = [value for field, value in _wire_fields(trainer) if field == 3]
         return _MODEL_TYPES[types[-1] if types else 1]
 
     @cached_property
     def vocabulary(self) -> list[tuple[str, float, int]]:
-        """Piece, score and kind of each id; only pieces of kind NORMAL are cut and joined."""
+        """Piece, score and kind of each id; only pieces of kind NORMAL are split and joined."""
         entries = [dict(_wire_fields(value)) for at, value in _wire_fields(self.model) if at == 1]
         return [
             (
@@ -145,7 +148,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each row of ids; pad, eos and bos leave nothing, unk becomes U+2047.
+        """Text of each row of ids; pad, eos and bos disappear, unk becomes U+2047.
 
         Raises:
           IndexError: an id is outside the vocabulary.
@@ -153,7 +156,7 @@ class Tokenizer:
         return self._processor.decode([[int(i) for i in row] for row in ids])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, as SentencePiece writes it (a space is U+2581)."""
+        """The piece of each id, as SentencePiece spells it (a space is U+2581)."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
     @cached_property
@@ -163,9 +166,9 @@ class Tokenizer:
         return ids if all(self._processor.is_byte(i) for i in ids) else []
 
     def _encode_space_mark(self, line: str) -> list[int]:
-        """Encode a line that holds U+2581 itself, which SentencePiece would turn into a space.
+        """Encode a line that contains U+2581, which SentencePiece would turn into a space.
 
-        A character that has no piece goes in for it, and the bytes of that one come out changed.
+        A character without a piece replaces it, whose bytes in the result are then exchanged.
         """
         id_of = self._processor.piece_to_id
         stand_in = next(
@@ -182,7 +185,7 @@ class Tokenizer:
 
 
 def _wire_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field of a protocol buffer; SentencePiece's models are one."""
+    """Number and value of each field of a protocol buffer, such as a SentencePiece model."""
     at = 0
 
     def varint() -> int:
@@ -214,7 +217,7 @@ def _bad_line(lines: Any) -> str:
 
 
 def read_pair(workdir: Path) -> tuple[Tokenizer, Tokenizer] | None:
-    """The vocabularies of a workdir; None where it has none or only one of two."""
+    """The vocabularies of a workdir; None if it has none, or only one of two."""
     if (workdir / JOINT_FILE).is_file():
         joint = Tokenizer.load(workdir / JOINT_FILE)
         return joint, joint
@@ -225,7 +228,7 @@ def read_pair(workdir: Path) -> tuple[Tokenizer, Tokenizer] | None:
 
 
 def load_tokenizers(workdir: str | Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's vocabulary of a workdir; the same object if joint.
+    """The source and target vocabularies of a workdir; the same object if joint.
 
     Raises:
       InputError: the workdir has no vocabulary, or a damaged one.
@@ -233,7 +236,18 @@ def load_tokenizers(workdir: str | Path) -> tuple[Tokenizer, Tokenizer]:
     pair = read_pair(Path(workdir))
     if pair is None:
         raise InputError(
-            f"{workdir}: no vocabulary here; looked for {JOINT_FILE}, or {SOURCE_FILE} and "
-            f"{TARGET_FILE}; name the workdir of a training run"
+            f"{workdir} has no vocabulary ({JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}); name "
+            "the workdir of a training run"
         )
     return pair
+
+
+def vocabularies_of(tokenizers: tuple[Tokenizer, Tokenizer]) -> tuple[Vocabulary, Vocabulary]:
+    """What checkpoints keep of the source's and the target's vocabulary."""
+    joint = tokenizers[0] is tokenizers[1]
+    files = (JOINT_FILE, JOINT_FILE) if joint else (SOURCE_FILE, TARGET_FILE)
+    source, target = (
+        Vocabulary(file, one.vocab_size, one.fingerprint)
+        for file, one in zip(files, tokenizers, strict=True)
+    )
+    return source, target

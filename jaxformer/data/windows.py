@@ -1,4 +1,4 @@
-"""Corpora larger than memory: contiguous windows, each planned when its turn comes."""
+"""Corpora larger than memory: contiguous windows, each planned when it is reached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from jaxformer.data.batching import (
-    EMPTY_ROW,
     BatchLayout,
     BatchShape,
     BucketPlan,
@@ -22,18 +21,18 @@ from jaxformer.data.batching import (
     length_ends,
     padding_efficiency,
     pair_histogram,
-    random_words,
     remember,
     rows_per_batch,
 )
 from jaxformer.data.packing import PackedPlan, check_row_length, pack_in_order
+from jaxformer.data.shuffling import random_words
 
-CHUNK_PAIRS = 1 << 20  # lengths looked at together
-KEPT_WINDOWS = 2  # plans in memory, of some tens of bytes a pair
+CHUNK_PAIRS = 1 << 20  # lengths read at a time
+KEPT_WINDOWS = 2  # plans in memory, some tens of bytes per pair
 
 
 class Lengths(Protocol):
-    """Tokens of each sentence: an array, or what reads slices of one, such as `SentenceLengths`."""
+    """Tokens of each sentence: an array, or what can be sliced like `SentenceLengths`."""
 
     def __len__(self) -> int: ...
 
@@ -41,34 +40,33 @@ class Lengths(Protocol):
 
 
 class Window(NamedTuple):
-    """What is known of a window before it is planned."""
+    """What is known about a window before it is planned."""
 
     first_pair: int
-    first_row: int  # added to the rows of its plan, so that no two windows name the same row
     shapes: list[BatchShape]
 
 
 class LengthSurvey(NamedTuple):
-    """Sums over a whole corpus, from reading its lengths once chunk by chunk."""
+    """Sums over a whole corpus, from one pass over its lengths in chunks."""
 
     tokens: tuple[int, int]  # source, target
     distinct: tuple[np.ndarray, np.ndarray]  # the lengths that occur, ascending
 
 
 class WindowedPlan:
-    """Batches of a corpus window by window, so that few windows are ever in memory.
+    """Batches of a corpus window by window, so that only a few windows are in memory.
 
     Each epoch visits every window once, in a new seeded order, and takes all batches of one before
-    the next. A window has the same number of steps in every epoch, known before it is planned; so
-    step n leads to its window and the step in it without any state. Pairs are shuffled with those
-    of their own window only.
+    the next. A window has the same number of steps in every epoch, known before it is planned, so
+    step n determines its window and the step within it without any state. Pairs are shuffled only
+    within their window.
 
     Args:
       windows: in the order of the corpus.
       make_window: the plan of window number w; the same each time it is called.
-      tokens: of the source and the target side of the corpus.
-      seed: of the order of the windows.
-      shuffle: another order of the windows each epoch; False keeps that of the corpus.
+      tokens: on the source and the target side of the corpus.
+      seed: random seed for the order of the windows.
+      shuffle: a new order of the windows each epoch; False keeps that of the corpus.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class WindowedPlan:
         return order, np.cumsum(self._steps[order])
 
     def locate(self, step: int) -> tuple[int, int]:
-        """Window of step n and the step of that window's own plan."""
+        """Window of step n and the step in that window's plan."""
         epoch, index = divmod(step, self.steps_per_epoch)
         order, ends = self._epoch(epoch)
         turn = np.searchsorted(ends, index, side="right")
@@ -117,12 +115,10 @@ class WindowedPlan:
         """Tokens of an epoch over the cells of its batches."""
         return padding_efficiency(self._tokens, self._all_shapes())
 
-    def rows(self, step: int) -> tuple[np.ndarray, int, int]:
-        """What each row of step n holds, [B] with -1 for an empty row, and the lengths S and T."""
+    def shape(self, step: int) -> tuple[int, int, int]:
+        """B, S and T of step n."""
         window, local_step = self.locate(step)
-        rows, source_length, target_length = self._plan(window).rows(local_step)
-        shifted = np.where(rows == EMPTY_ROW, rows, rows + self._windows[window].first_row)
-        return shifted, source_length, target_length
+        return self._plan(window).shape(local_step)
 
     def layout(self, step: int, row_slice: slice) -> BatchLayout:
         """Placement of the pairs of `row_slice` of step n."""
@@ -142,7 +138,7 @@ def plan_buckets_in_windows(
     seed: int,
     shuffle: bool = True,
 ) -> WindowedPlan:
-    """A `BucketPlan` for each window; all have the shapes that suit the whole corpus best.
+    """A `BucketPlan` for each window; all share the best shapes for the whole corpus.
 
     The lengths are read twice, chunk by chunk: 100 million pairs take some seconds.
 
@@ -167,7 +163,7 @@ def plan_buckets_in_windows(
     chain = best_chain(histograms, ends, num_buckets, tokens_per_batch, row_multiple)
     totals = bucket_totals(chain, histograms, ends)
     windows = [
-        Window(low, low, cut_batches(chain, totals[w], tokens_per_batch, row_multiple))
+        Window(low, cut_batches(chain, totals[w], tokens_per_batch, row_multiple))
         for w, (low, _) in enumerate(bounds)
     ]
     settings = {
@@ -202,8 +198,8 @@ def plan_packed_in_windows(
 ) -> WindowedPlan:
     """A `PackedPlan` for each window; the batches of all have one shape.
 
-    How many rows a window fills, and so its steps, is known only once it is packed. So each is
-    packed here and only the count is kept; it is packed again when its turn comes.
+    Only packing shows how many rows a window fills, and so its steps. Each window is packed here,
+    only the count is kept, and the window is packed again when it is reached.
 
     Args:
       source_lengths, target_lengths: [N] int32 tokens, EOS counted; only slices of them are read.
@@ -218,14 +214,13 @@ def plan_packed_in_windows(
     check_budget(tokens_per_batch, row_length, row_multiple)
     bounds = window_bounds(len(source_lengths), window_pairs)
     batch_rows = rows_per_batch(tokens_per_batch, row_length, row_multiple)
-    windows, first_row = [], 0
+    windows = []
     for window, (low, high) in enumerate(bounds):
         lengths = source_lengths[low:high], target_lengths[low:high]
         row_of_pair = pack_in_order(*lengths, row_length, window_seed(seed, window))[1]
         rows = int(row_of_pair.max()) + 1
         shape = BatchShape(row_length, row_length, batch_rows, -(-rows // batch_rows))
-        windows.append(Window(low, first_row, [shape]))
-        first_row += rows
+        windows.append(Window(low, [shape]))
     settings = {
         "row_length": row_length,
         "tokens_per_batch": tokens_per_batch,
@@ -243,28 +238,36 @@ def plan_packed_in_windows(
 
 
 def window_bounds(count: int, window_pairs: int) -> list[tuple[int, int]]:
-    """First and past-the-last pair of the fewest windows of at most `window_pairs`, all alike."""
+    """First and past-the-last pair of the fewest equal windows of at most `window_pairs`."""
     number = -(-count // window_pairs)
     ends = [count * window // number for window in range(number + 1)]
     return list(zip(ends[:-1], ends[1:], strict=True))
 
 
 def window_seed(seed: int, window: int) -> int:
-    """Seed of a window's plan, so that no two windows are shuffled alike."""
+    """Seed of a window's plan: each window is shuffled differently."""
     return int(random_words(seed, (3, window), 1)[0])
 
 
 def chunks(
     source_lengths: Lengths, target_lengths: Lengths, low: int, high: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The lengths of the pairs from `low` to `high`, at most CHUNK_PAIRS at a time."""
+    """Iterate over the lengths of a range of pairs, at most CHUNK_PAIRS at a time.
+
+    Args:
+      source_lengths, target_lengths: [N] int32 tokens, EOS counted; only slices of them are read.
+      low, high: first and past-the-last pair.
+
+    Yields:
+      [n] int32 source and target lengths.
+    """
     for start in range(low, high, CHUNK_PAIRS):
         part = slice(start, min(start + CHUNK_PAIRS, high))
         yield source_lengths[part], target_lengths[part]
 
 
 def survey_lengths(source_lengths: Lengths, target_lengths: Lengths) -> LengthSurvey:
-    """Read all lengths once; `InputError` unless there are as many of both, and at least one."""
+    """Read all lengths once; `InputError` unless both sides have the same number, not 0."""
     check_lengths(source_lengths, target_lengths)
     counts = [np.zeros(1, np.int64), np.zeros(1, np.int64)]
     for chunk in chunks(source_lengths, target_lengths, 0, len(source_lengths)):

@@ -1,8 +1,9 @@
 """The one decoding loop: it knows a model as a callable and a strategy as four methods.
 
-The engine owns what all searches share: the step counter, the length limits, who is done, the
-freezing of finished sentences, random keys and the reordering of the cache. A strategy
-(`jaxformer.decoding.strategies`) owns which tokens are chosen.
+The engine owns what all searches share: the length limits, who is done, the freezing of finished
+sentences, random keys and the reordering of the cache. A strategy
+(`jaxformer.decoding.strategies`) owns which tokens are chosen. The cache owns the position: the
+engine reads `cache.index` and counts nothing itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,29 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from jaxformer.decoding.checks import (
+    check_logits,
+    check_prompt_values,
+    check_same_cache,
+    checked_cache,
+    checked_prompts,
+)
+from jaxformer.decoding.prompts import Prompt, align_right, prefill, prompt_log_probs
 from jaxformer.errors import InputError, check_range
 
-StepFn = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+StepFn = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
+
+
+class IndexedCache(NamedTuple):
+    """The cache of a model that has no type of its own for it.
+
+    Attributes:
+      rows: pytree of arrays with leading axis B * W.
+      index: int32 scalar, tokens of each row that were read.
+    """
+
+    rows: Any = ()
+    index: jax.Array | int = 0
 
 
 class DecodingResult(NamedTuple):
@@ -25,9 +46,9 @@ class DecodingResult(NamedTuple):
     `pad_id`, log-probability and score -inf. Sequences of probability zero are not hypotheses.
     """
 
-    tokens: jax.Array  # [B, W, max_length] int32, EOS included, pad_id after it
-    lengths: jax.Array  # [B, W] int32, generated tokens with EOS
-    log_probs: jax.Array  # [B, W] float32, sum of log p over the generated tokens
+    tokens: jax.Array  # [B, W, max_length] int32, prompt and EOS included, pad_id after it
+    lengths: jax.Array  # [B, W] int32, tokens with prompt and EOS
+    log_probs: jax.Array  # [B, W] float32, sum of log p over these tokens
     scores: jax.Array  # [B, W] float32, what the strategy ranks by, descending
     truncated: jax.Array  # [B, W] bool, the limit put EOS where another token was chosen
     num_hypotheses: jax.Array  # [B] int32, filled slots
@@ -45,7 +66,8 @@ class SearchSpace(NamedTuple):
 class Step(NamedTuple):
     """What changes from step to step, besides the model's output."""
 
-    index: jax.Array  # [] int32, position of the token to choose, from 0
+    # Position of the token to choose, from 0: int32 [], or [B] with prompts.
+    index: jax.Array
     at_limit: jax.Array  # [B] bool, this token is the sentence's last and must be EOS
     keys: jax.Array | None  # [B] one fresh key a sentence, for strategies that draw
 
@@ -65,8 +87,8 @@ class Strategy(Protocol):
     def needs_key(self) -> bool:
         """Whether the strategy draws random numbers."""
 
-    def init(self, space: SearchSpace) -> Any:
-        """The state before the first token."""
+    def init(self, space: SearchSpace, prompt: Prompt | None = None) -> Any:
+        """The state before the first token that is chosen."""
 
     def advance(
         self, space: SearchSpace, step: Step, log_probs: jax.Array, state: Any
@@ -86,7 +108,6 @@ class Strategy(Protocol):
 
 
 class _Loop(NamedTuple):
-    index: jax.Array  # [] int32
     tokens: jax.Array  # [B, W] int32, fed next
     cache: Any
     state: Any
@@ -104,67 +125,104 @@ def decode(
     pad_id: int,
     max_length: int,
     max_lengths: jax.Array | None = None,
+    prompts: jax.Array | None = None,
+    prompt_lengths: jax.Array | None = None,
+    score_prompts: bool = True,
     key: jax.Array | None = None,
     row_ids: jax.Array | None = None,
 ) -> DecodingResult:
-    """Generate a translation of each sentence of a batch; call it inside `jax.jit`.
+    """Generate the continuations of each sentence of a batch; call it inside `jax.jit`.
 
     One `lax.while_loop` of static shapes, ended as soon as all sentences are done. A sentence's
     result depends on its own rows alone: not on batch mates, padding rows or `max_length`.
     Log-probabilities are float32 whatever the dtype of the logits. A NaN among a sentence's
     logits is not hidden: it makes the log-probability and score of its best slot NaN.
 
+    With prompts every hypothesis of a sentence begins with its prompt, as if the search had been
+    allowed no other tokens there. The model reads the prompts in one pass over P columns,
+    right-aligned (`jaxformer.decoding.prompts`): its cache must know that row b starts in column
+    `P - prompt_lengths[b]`, and needs `max_length` columns after the last of these starts.
+
     Args:
-      step_fn: `(tokens [B*W] int32, index [] int32, cache) -> (logits [B*W, V], cache)`; row
-        `b * W + w` is beam w of sentence b, `index` counts from 0, where `tokens` is BOS. Values
-        that exist once a sentence (encoder keys and values) belong into its closure.
-      cache: pytree of arrays with leading axis B*W. All of it is reordered with the beams.
+      step_fn: `(tokens [R, T] int32, cache) -> (logits [R, T, V], cache)`, with `index` of the
+        cache T higher. R is B * W and T is 1: row `b * W + w` is beam w of sentence b. Only for
+        the pass over the prompts R is B and T is P. Values that exist once a sentence (encoder keys
+        and values) belong into its closure.
+      cache: pytree with an attribute `index`, int32 scalar, 0: the columns that the model has read.
+        All its other arrays have leading axis B * W and are reordered with the beams.
       strategy: `Greedy`, `Sample`, `BeamSearch` or another `Strategy`.
       batch_size: B.
       bos_id, eos_id, pad_id: ids of the target vocabulary; pad is fed to finished rows.
-      max_length: static bound on generated tokens, EOS included.
-      max_lengths: int32 [B], each sentence's own bound, EOS included; cut to `max_length`, which
-        is also the default. At the bound only EOS is allowed, and its log-probability counts.
-        0 marks a padding row: done from the start, no hypotheses.
+      max_length: static bound on the tokens of a hypothesis, prompt and EOS included.
+      max_lengths: int32 [B], each sentence's own bound, prompt and EOS included; at most
+        `max_length`, which is also the default. At the bound only EOS is allowed, and its
+        log-probability counts. 0 marks a padding row: done from the start, no hypotheses.
+      prompts: int32 [B, P], without BOS and EOS; None: every hypothesis begins after BOS.
+      prompt_lengths: int32 [B], tokens of `prompts` that count, from the left; 0: BOS alone. None:
+        all P.
+      score_prompts: log-probabilities and scores count the tokens of the prompt. False: only those
+        generated; the model's projection to the vocabulary is then not computed for prompts. The
+        length penalty counts the tokens of both.
       key: random key, for strategies that draw.
-      row_ids: int32 [B], names the sentences for the random streams (line numbers, say), so that
-        a draw does not depend on the place in a batch; default 0..B-1.
+      row_ids: int32 [B], names the sentences for the random streams, such as by line numbers, so
+        that a draw does not depend on the place in a batch; default 0..B-1.
 
     Raises:
-      InputError: shapes, ids or the key do not fit together.
+      InputError: shapes, ids, prompts or the key do not fit together. Values of prompts are
+        checked if they are concrete; under `jax.jit` call `prompts.check_prompts` before.
     """
     width = strategy.width
     check_range("batch_size", batch_size, 1)
     check_range("max_length", max_length, 1)
-    _check_cache(cache, batch_size, width)
+    ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
+    cache = checked_cache(cache, batch_size, width)
     row_keys = _row_keys(strategy, key, row_ids, batch_size)
     limits = _limits(max_lengths, batch_size, max_length)
     space = SearchSpace(batch_size, max_length, eos_id, pad_id)
+    prompt, starts, room = None, None, max_length
+    first = jnp.full((batch_size, width), bos_id, jnp.int32)
+    if prompts is not None and jnp.shape(prompts)[-1:] != (0,):
+        prompts, prompt_lengths = checked_prompts(prompts, prompt_lengths, batch_size)
+        columns, starts = align_right(prompts, prompt_lengths, bos_id=bos_id, pad_id=pad_id)
+        logits, cache = prefill(step_fn, cache, columns, width)
+        check_logits(logits, batch_size, prompts.shape[1], **ids)
+        check_prompt_values(prompts, prompt_lengths, limits, eos_id, logits.shape[2])
+        log_probs = jnp.zeros((batch_size,), jnp.float32)
+        if score_prompts:
+            log_probs = prompt_log_probs(logits, columns, starts)
+        prompt = Prompt(_fit(prompts, prompt_lengths, space), prompt_lengths, log_probs)
+        first = jnp.repeat(columns[:, -1:], width, axis=1)  # the loop itself reads the last column
+        room = max_length + prompts.shape[1]
 
     def unfinished(loop: _Loop) -> jax.Array:
-        return (loop.index < max_length) & ~jnp.all(loop.done)
+        return (loop.cache.index < room) & ~jnp.all(loop.done)
 
     def body(loop: _Loop) -> _Loop:
-        logits, cache = step_fn(loop.tokens.reshape(-1), loop.index, loop.cache)
-        _check_logits(logits, batch_size * width, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
-        _check_same_cache(loop.cache, cache)
-        log_probs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        logits, cache = step_fn(loop.tokens.reshape(-1, 1), loop.cache)
+        check_logits(logits, batch_size * width, 1, **ids)
+        check_same_cache(loop.cache, cache)
+        log_probs = jax.nn.log_softmax(logits[:, 0].astype(jnp.float32), axis=-1)
         log_probs = log_probs.reshape(batch_size, width, -1)  # [B, W, V]
-        keys = None
-        if row_keys is not None:
-            keys = jax.vmap(lambda row_key: jax.random.fold_in(row_key, loop.index))(row_keys)
-        step = Step(loop.index, loop.index + 1 >= limits, keys)
+        position = loop.cache.index if starts is None else loop.cache.index - starts
+        step = Step(position, position + 1 >= limits, _step_keys(row_keys, position))
         state, tokens, parents = strategy.advance(space, step, log_probs, loop.state)
         state = _select(loop.done, loop.state, state)
         if parents is not None:
             cache = _reorder(cache, parents)
         done = loop.done | step.at_limit | strategy.finished(space, state)
         tokens = jnp.where(done[:, None], pad_id, tokens)
-        return _Loop(loop.index + 1, tokens, cache, state, done)
+        return _Loop(tokens, cache, state, done)
 
-    first = jnp.full((batch_size, width), bos_id, jnp.int32)
-    start = _Loop(jnp.int32(0), first, cache, strategy.init(space), limits <= 0)
+    start = _Loop(first, cache, strategy.init(space, prompt), limits <= 0)
     return strategy.result(space, jax.lax.while_loop(unfinished, body, start).state)
+
+
+def _fit(prompts: jax.Array, prompt_lengths: jax.Array, space: SearchSpace) -> jax.Array:
+    """Prompts `[B, P]` as beginnings of hypotheses `[B, T]`, with padding after them."""
+    size = min(prompts.shape[1], space.max_length)
+    inside = jnp.arange(size, dtype=jnp.int32)[None] < prompt_lengths[:, None]
+    tokens = jnp.where(inside, prompts[:, :size], space.pad_id)
+    return jnp.pad(tokens, ((0, 0), (0, space.max_length - size)), constant_values=space.pad_id)
 
 
 def _select(keep_old: jax.Array, old: Any, new: Any) -> Any:
@@ -183,6 +241,8 @@ def _reorder(cache: Any, parents: jax.Array) -> Any:
     take = jax.vmap(lambda rows, chosen: rows[chosen])
 
     def leaf(array: jax.Array) -> jax.Array:
+        if array.ndim == 0:  # the index, which all rows share
+            return array
         grouped = array.reshape(*parents.shape, *array.shape[1:])  # [B, W, ...]
         return take(grouped, parents).reshape(array.shape)  # [B*W, ...]
 
@@ -203,6 +263,15 @@ def _row_keys(
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.asarray(row_ids))
 
 
+def _step_keys(row_keys: jax.Array | None, position: jax.Array) -> jax.Array | None:
+    """A key for each sentence that depends on the position of the token, not on its column."""
+    if row_keys is None:
+        return None
+    if position.ndim:
+        return jax.vmap(jax.random.fold_in)(row_keys, position)
+    return jax.vmap(lambda row_key: jax.random.fold_in(row_key, position))(row_keys)
+
+
 def _limits(max_lengths: jax.Array | None, batch_size: int, max_length: int) -> jax.Array:
     if max_lengths is None:
         return jnp.full((batch_size,), max_length, jnp.int32)
@@ -212,35 +281,3 @@ def _limits(max_lengths: jax.Array | None, batch_size: int, max_length: int) -> 
             f"({batch_size},)"
         )
     return jnp.minimum(jnp.asarray(max_lengths, jnp.int32), max_length)
-
-
-def _check_cache(cache: Any, batch_size: int, width: int) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
-        if jnp.ndim(leaf) < 1 or jnp.shape(leaf)[0] != batch_size * width:
-            raise InputError(
-                f"cache{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; its leading axis "
-                f"must be batch_size * width = {batch_size} * {width} (values that exist once a "
-                "sentence belong into the closure of step_fn)"
-            )
-
-
-def _check_same_cache(old: Any, new: Any) -> None:
-    """The loop carries the cache, so `step_fn` must return what it was given."""
-    given, given_tree = jax.tree_util.tree_flatten_with_path(old)
-    returned, returned_tree = jax.tree_util.tree_flatten(new)
-    if given_tree != returned_tree:
-        raise InputError(f"step_fn returned the cache {returned_tree}; it was given {given_tree}")
-    for (path, before), after in zip(given, returned, strict=True):
-        if (before.shape, before.dtype) != (jnp.shape(after), jnp.result_type(after)):
-            raise InputError(
-                f"step_fn returned cache{jax.tree_util.keystr(path)} as "
-                f"{jnp.result_type(after)}{list(jnp.shape(after))}; it was given "
-                f"{before.dtype}{list(before.shape)} and must keep shape and dtype"
-            )
-
-
-def _check_logits(logits: jax.Array, rows: int, **ids: int) -> None:
-    if logits.ndim != 2 or logits.shape[0] != rows:
-        raise InputError(f"step_fn returned logits of shape {logits.shape}; expected ({rows}, V)")
-    for name, token in ids.items():
-        check_range(name, token, 0, logits.shape[1] - 1)

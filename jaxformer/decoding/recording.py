@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.decoding.engine import DecodingResult, SearchSpace, Step
-from jaxformer.decoding.strategies import NEVER, BeamSearch, Greedy, Sample
+from jaxformer.decoding.prompts import Prompt
+from jaxformer.decoding.sequences import NEVER
+from jaxformer.decoding.strategies import BeamSearch, Greedy, Sample
+from jaxformer.errors import InputError
 
 
 class SearchRecord(NamedTuple):
@@ -51,6 +54,13 @@ class Recording:
 
     strategy: BeamSearch | Greedy | Sample
 
+    def __post_init__(self):
+        if isinstance(self.strategy, Sample) and self.strategy.num_samples > 1:
+            raise InputError(
+                f"num_samples={self.strategy.num_samples}: a record holds one sample of each "
+                "sentence; use num_samples=1"
+            )
+
     @property
     def width(self) -> int:
         return self.strategy.width
@@ -59,12 +69,14 @@ class Recording:
     def needs_key(self) -> bool:
         return self.strategy.needs_key
 
-    def init(self, space: SearchSpace) -> _State:
+    def init(self, space: SearchSpace, prompt: Prompt | None = None) -> _State:
+        if prompt is not None:
+            raise InputError("a search with prompts cannot be recorded; leave out `prompts`")
         shape = (space.batch_size, space.max_length, 2 * self.width)
         nothing, never = jnp.full(shape, -1, jnp.int32), jnp.full(shape, NEVER, jnp.float32)
         num_steps = jnp.zeros((space.batch_size,), jnp.int32)
         record = SearchRecord(nothing, nothing, nothing, never, never, num_steps)
-        return _State(self.strategy.init(space), record)
+        return _State(self.strategy.init(space, None), record)
 
     def advance(self, space: SearchSpace, step: Step, log_probs: jax.Array, state: _State):
         search, tokens, parents = self.strategy.advance(space, step, log_probs, state.search)

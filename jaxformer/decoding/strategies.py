@@ -9,74 +9,21 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.config import LENGTH_PENALTIES
-from jaxformer.decoding.engine import DecodingResult, SearchSpace, Step
+from jaxformer.decoding.engine import DecodingResult, SearchSpace
 from jaxformer.decoding.length_penalty import length_penalty
-from jaxformer.errors import check_choice, check_range
-
-NEVER = float("-inf")  # log-probability of an empty slot
-
-
-class Sequences(NamedTuple):
-    """Slots for finished or growing token sequences; the state of `Greedy` and `Sample`."""
-
-    tokens: jax.Array  # [B, W, T] int32, pad_id where not yet filled
-    lengths: jax.Array  # [B, W] int32
-    log_probs: jax.Array  # [B, W] float32, -inf: the slot is empty
-    scores: jax.Array  # [B, W] float32
-    truncated: jax.Array  # [B, W] bool
-
-
-def _empty(space: SearchSpace, width: int, log_prob: float) -> Sequences:
-    shape = (space.batch_size, width)
-    return Sequences(
-        tokens=jnp.full((*shape, space.max_length), space.pad_id, jnp.int32),
-        lengths=jnp.zeros(shape, jnp.int32),
-        log_probs=jnp.full(shape, log_prob, jnp.float32),
-        scores=jnp.full(shape, NEVER, jnp.float32),
-        truncated=jnp.zeros(shape, bool),
-    )
-
-
-def _write(sequences: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
-    """Put `tokens [B, W]` at position `index` of `sequences [B, W, T]`."""
-    return jax.lax.dynamic_update_index_in_dim(sequences, tokens, index, axis=2)
-
-
-def _collect(space: SearchSpace, sequences: Sequences) -> DecodingResult:
-    """Blank the slots of probability zero and count the others; NaN counts as a hypothesis."""
-    filled = (sequences.lengths > 0) & (sequences.log_probs != NEVER)  # [B, W]
-    return DecodingResult(
-        tokens=jnp.where(filled[:, :, None], sequences.tokens, space.pad_id),
-        lengths=jnp.where(filled, sequences.lengths, 0),
-        log_probs=jnp.where(filled, sequences.log_probs, NEVER),
-        scores=jnp.where(filled, sequences.scores, NEVER),
-        truncated=sequences.truncated & filled,
-        num_hypotheses=jnp.sum(filled, axis=1, dtype=jnp.int32),
-    )
-
-
-def _extend(
-    space: SearchSpace, step: Step, log_probs: jax.Array, chosen: jax.Array, state: Sequences
-) -> tuple[Sequences, jax.Array, None]:
-    """Append `chosen [B, 1]`, or EOS at the limit, to the one sequence of each sentence."""
-    tokens = jnp.where(step.at_limit[:, None], space.eos_id, chosen)  # [B, 1]
-    gain = jnp.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]  # [B, 1]
-    total = state.log_probs + gain
-    state = Sequences(
-        tokens=_write(state.tokens, tokens, step.index),
-        lengths=state.lengths + 1,
-        log_probs=total,
-        scores=total,
-        truncated=tokens != chosen,
-    )
-    return state, tokens, None
-
-
-def _last_is_eos(space: SearchSpace, state: Sequences) -> jax.Array:
-    """[B] bool: the one sequence of the sentence has ended."""
-    last = jnp.maximum(state.lengths - 1, 0)[:, :, None]
-    tokens = jnp.take_along_axis(state.tokens, last, axis=2)[:, 0, 0]
-    return (tokens == space.eos_id) & (state.lengths[:, 0] > 0)
+from jaxformer.decoding.prompts import Prompt
+from jaxformer.decoding.sequences import (
+    NEVER,
+    Sequences,
+    begin,
+    collect,
+    empty,
+    ended_lengths,
+    extend,
+    last_is_eos,
+    write_token,
+)
+from jaxformer.errors import InputError, check_choice, check_range
 
 
 @dataclass(frozen=True)
@@ -86,19 +33,19 @@ class Greedy:
     width: ClassVar[int] = 1
     needs_key: ClassVar[bool] = False
 
-    def init(self, space: SearchSpace) -> Sequences:
-        return _empty(space, 1, 0.0)
+    def init(self, space: SearchSpace, prompt: Prompt | None = None) -> Sequences:
+        return begin(space, 1, prompt)
 
     def advance(self, space, step, log_probs, state):
         # top_k(1), not argmax: the same order as beam search, and cheaper on CPU.
         _, best = jax.lax.top_k(log_probs[:, 0], 1)  # [B, 1]
-        return _extend(space, step, log_probs, best, state)
+        return extend(space, step, log_probs, best, state)
 
     def finished(self, space, state):
-        return _last_is_eos(space, state)
+        return last_is_eos(space, state)[:, 0]
 
     def result(self, space: SearchSpace, state: Sequences) -> DecodingResult:
-        return _collect(space, state)
+        return collect(space, state)
 
 
 @dataclass(frozen=True)
@@ -107,49 +54,83 @@ class Sample:
 
     `top_k` keeps the k most probable tokens (0: all); `top_p` then keeps the fewest of them whose
     share reaches p (Holtzman et al. 2020). Among equals the lowest ids are kept. Reported
-    log-probabilities are the model's own, without temperature or cuts. `top_p` below 1 without
-    `top_k` sorts the vocabulary at each step, which costs more than a small model does on CPU.
+    log-probabilities are the model's own, without temperature, `top_k` or `top_p`. `top_p` below 1
+    without `top_k` sorts the vocabulary at each step, which costs more than a small model does on
+    CPU.
+
+    The hypotheses of a sentence are independent draws in the order of their numbers, not ranked,
+    so the same one may come twice. The first n of them are those of `num_samples=n`.
 
     Raises:
-      InputError: a field is out of range; for temperature 0 use `Greedy`.
+      InputError: a field is out of range.
     """
 
-    width: ClassVar[int] = 1
     needs_key: ClassVar[bool] = True
     temperature: float = 1.0  # below 1: sharper, above 1: flatter
     top_k: int = 0  # tokens; 0: all
     top_p: float = 1.0  # share of the probability; 1: all
+    num_samples: int = 1  # W, draws for each sentence
 
     def __post_init__(self):
+        if self.temperature == 0:
+            raise InputError(
+                f"temperature={self.temperature} draws nothing; for the most probable token at "
+                "each step search greedily, or give a temperature above 0"
+            )
         check_range("temperature", self.temperature, 1e-6)
         check_range("top_k", self.top_k, 0)
         check_range("top_p", self.top_p, 1e-6, 1.0)
+        check_range("num_samples", self.num_samples, 1)
 
-    def init(self, space: SearchSpace) -> Sequences:
-        return _empty(space, 1, 0.0)
+    @property
+    def width(self) -> int:
+        return self.num_samples
+
+    def init(self, space: SearchSpace, prompt: Prompt | None = None) -> Sequences:
+        return begin(space, self.num_samples, prompt)
 
     def advance(self, space, step, log_probs, state):
-        log_p = log_probs[:, 0]  # [B, V]
+        chosen = self._draw(step.keys, log_probs)
+        new, tokens, _ = extend(space, step, log_probs, chosen, state)
+        if self.num_samples > 1:  # the engine waits until the last sample of a sentence ends
+            ended = last_is_eos(space, state)  # [B, W]
+            new = Sequences(
+                tokens=jnp.where(ended[:, :, None], state.tokens, new.tokens),
+                **{
+                    name: jnp.where(ended, getattr(state, name), getattr(new, name))
+                    for name in ("lengths", "log_probs", "scores", "truncated")
+                },
+            )
+            tokens = jnp.where(ended, space.pad_id, tokens)
+        return new, tokens, None
+
+    def finished(self, space, state):
+        return jnp.all(last_is_eos(space, state), axis=1)
+
+    def result(self, space: SearchSpace, state: Sequences) -> DecodingResult:
+        return collect(space, state)
+
+    def _draw(self, keys: jax.Array, log_probs: jax.Array) -> jax.Array:
+        """A token for each sample, int32 `[B, W]`."""
+        batch_size, width, vocab_size = log_probs.shape
+        numbers = jnp.arange(width, dtype=jnp.int32)
+        keys = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(numbers))(keys)
+        keys = keys.reshape(-1)  # [B*W]
+        draw = jax.vmap(jax.random.categorical)
+        log_p = log_probs.reshape(-1, vocab_size)  # [B*W, V]
         # Shifted to a maximum of 0 first, so that a tiny temperature cannot overflow.
         scaled = (log_p - jnp.max(log_p, axis=1, keepdims=True)) / self.temperature
-        draw = jax.vmap(jax.random.categorical)
         if self.top_k == 0 and self.top_p == 1.0:
-            chosen = draw(step.keys, scaled)[:, None]  # [B, 1]
+            chosen = draw(keys, scaled)
         else:
-            values, ids = jax.lax.top_k(scaled, min(self.top_k or log_p.shape[1], log_p.shape[1]))
+            values, ids = jax.lax.top_k(scaled, min(self.top_k or vocab_size, vocab_size))
             if self.top_p < 1.0:
                 share = jnp.cumsum(jax.nn.softmax(values, axis=1), axis=1)
                 before = jnp.pad(share[:, :-1], ((0, 0), (1, 0)))  # the first is always kept
                 values = jnp.where(before < self.top_p, values, NEVER)
-            place = draw(step.keys, values)[:, None]
-            chosen = jnp.take_along_axis(ids, place, axis=1)  # [B, 1]
-        return _extend(space, step, log_probs, chosen.astype(jnp.int32), state)
-
-    def finished(self, space, state):
-        return _last_is_eos(space, state)
-
-    def result(self, space: SearchSpace, state: Sequences) -> DecodingResult:
-        return _collect(space, state)
+            place = draw(keys, values)[:, None]
+            chosen = jnp.take_along_axis(ids, place, axis=1)[:, 0]
+        return chosen.astype(jnp.int32).reshape(batch_size, width)
 
 
 class Beams(NamedTuple):
@@ -203,9 +184,11 @@ class BeamSearch:
         check_choice("length_penalty", self.length_penalty, LENGTH_PENALTIES)
         check_range("alpha", self.alpha, 0.0)
 
-    def init(self, space: SearchSpace) -> Beams:
-        empty = _empty(space, self.width, NEVER)
-        return Beams(empty.tokens, empty.log_probs.at[:, 0].set(0.0), empty)
+    def init(self, space: SearchSpace, prompt: Prompt | None = None) -> Beams:
+        finished = empty(space, self.width, NEVER)
+        alone = begin(space, self.width, prompt)
+        alive = finished.log_probs.at[:, 0].set(alone.log_probs[:, 0])
+        return Beams(alone.tokens, alive, finished)
 
     def advance(self, space, step, log_probs, state):
         ranked = self.candidates(space, step, log_probs, state.alive_log_probs)
@@ -216,7 +199,7 @@ class BeamSearch:
         parents = jnp.take_along_axis(ranked.parents, places, axis=1)
         tokens = jnp.take_along_axis(ranked.tokens, places, axis=1)
         alive_tokens = jnp.take_along_axis(state.alive_tokens, parents[:, :, None], axis=1)
-        alive_tokens = _write(alive_tokens, tokens, step.index)  # [B, W, T]
+        alive_tokens = write_token(alive_tokens, tokens, step.index)  # [B, W, T]
         return Beams(alive_tokens, alive_log_probs, finished), tokens, parents
 
     def finished(self, space, state):
@@ -224,7 +207,7 @@ class BeamSearch:
         return full | jnp.all(state.alive_log_probs == NEVER, axis=1)
 
     def result(self, space: SearchSpace, state: Beams) -> DecodingResult:
-        return _collect(space, state.finished)
+        return collect(space, state.finished)
 
     def candidates(self, space, step, log_probs, alive) -> Candidates:
         """The candidates of a step, ranked in two stages: within each beam, then across beams.
@@ -266,9 +249,9 @@ class BeamSearch:
         parents = ranked.parents[:, :width]
         tokens = jnp.take_along_axis(state.alive_tokens, parents[:, :, None], axis=1)
         log_probs = jnp.where(ends, ranked.log_probs, NEVER)[:, :width]
-        lengths = jnp.full_like(parents, step.index + 1)
+        lengths = ended_lengths(step, parents)
         new = Sequences(
-            tokens=_write(tokens, jnp.full_like(parents, space.eos_id), step.index),
+            tokens=write_token(tokens, jnp.full_like(parents, space.eos_id), step.index),
             lengths=lengths,
             log_probs=log_probs,
             scores=self.score(log_probs, lengths),

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from jaxformer.config import DecodingConfig
-from jaxformer.decoding.engine import DecodingResult, Strategy, decode
+from jaxformer.decoding.engine import DecodingResult, Strategy
 from jaxformer.decoding.lengths import length_bucket
+from jaxformer.decoding.program import translate_batch
 from jaxformer.decoding.recording import Recorded, Recording
 from jaxformer.decoding.search_shape import batch_rows, length_limit, most_sentences
+from jaxformer.decoding.sentences import Sentence, make_sentences
 from jaxformer.decoding.strategies import BeamSearch, Greedy
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_range
 from jaxformer.models.transformer import Transformer
 from jaxformer.parallel.mesh import batch_parts
-from jaxformer.parallel.sharding import (
-    BATCH_AXES,
-    fetch,
-    parameter_shardings,
-    place_like_parameters,
-    shard_rows,
-)
-from jaxformer.runtime.distributed import is_first_process
-from jaxformer.storage.checkpoint import load_params, resolve_checkpoint
-from jaxformer.storage.identity import check_checkpoint
-from jaxformer.storage.workdir import Workdir
+from jaxformer.parallel.sharding import fetch, shard_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +31,10 @@ class Hypothesis:
     """One translation of a sentence.
 
     Attributes:
-      text: the translation.
+      text: the translation, with its prefix.
       score: log-probability over the length penalty; what the search ranks by.
-      log_prob: sum of the natural log-probabilities of its tokens, EOS included.
-      num_tokens: with EOS.
+      log_prob: sum of the natural log-probabilities of its tokens, prefix and EOS included.
+      num_tokens: with prefix and EOS.
       truncated: the length limit ended it, not the model.
     """
 
@@ -60,87 +50,6 @@ def make_strategy(config: DecodingConfig) -> Strategy:
     if config.beam_size == 1:
         return Greedy()
     return BeamSearch(config.beam_size, config.length_penalty, config.alpha)
-
-
-@partial(jax.jit, static_argnames=("model", "strategy", "ids", "max_length", "mesh"))
-def translate_batch(
-    params: dict,
-    inputs: jax.Array,
-    max_lengths: jax.Array,
-    *,
-    model: Transformer,
-    strategy: Strategy,
-    ids: tuple[int, int, int, int],
-    max_length: int,
-    mesh: Mesh | None = None,
-) -> DecodingResult:
-    """The compiled program of a translation: encode a batch, then search to its end.
-
-    Args:
-      params: of the model.
-      inputs: int32 `[B, S]`, source ids with EOS.
-      max_lengths: int32 `[B]`, each sentence's limit in tokens, EOS included; 0: an empty row.
-      model: the `Transformer`.
-      strategy: chooses the tokens.
-      ids: padding of the source; padding, EOS and BOS of the target.
-      max_length: room for tokens in a hypothesis, EOS included.
-      mesh: over which parameters and rows are cut; None: one device.
-    """
-    source_pad, pad_id, eos_id, bos_id = ids
-    variables = {"params": _for_every_token(params, model.config.dtype, mesh)}
-    inputs_mask = inputs != source_pad
-    encoded, _ = model.apply(variables, inputs, inputs_mask=inputs_mask, method="encode")
-    cache = model.apply(
-        variables,
-        encoded,
-        max_length,
-        inputs_mask=inputs_mask,
-        num_hypotheses=strategy.width,
-        method="init_cache",
-    )
-
-    def step(tokens, index, self_attention):
-        logits, new_cache, _ = model.apply(
-            variables,
-            tokens[:, None],
-            cache=cache._replace(self_attention=self_attention, index=index),
-            method="decode",
-        )
-        return logits[:, 0], new_cache.self_attention
-
-    return decode(
-        step,
-        cache.self_attention,
-        strategy,
-        batch_size=inputs.shape[0],
-        bos_id=bos_id,
-        eos_id=eos_id,
-        pad_id=pad_id,
-        max_length=max_length,
-        max_lengths=max_lengths,
-    )
-
-
-def _for_every_token(params: dict, dtype: str, mesh: Mesh | None) -> dict:
-    """Parameters as every token's products take them: in the dtype of the computation, and cut over
-    `tensor` alone.
-
-    Said once before the search: left alone, XLA for GPUs converts the matrices again for every
-    token, and on several devices sends activations over `fsdp` for each.
-    """
-    matrices = ("kernel", "embedding")
-
-    def convert(path, param):
-        return param.astype(dtype) if path[-1].key in matrices else param
-
-    def gather(param: jax.Array, sharding: NamedSharding) -> jax.Array:
-        spec = PartitionSpec(*(None if axis in BATCH_AXES else axis for axis in sharding.spec))
-        return jax.lax.with_sharding_constraint(param, NamedSharding(mesh, spec))
-
-    converted = jax.tree_util.tree_map_with_path(convert, params)
-    if mesh is None:
-        return converted
-    return jax.tree.map(gather, converted, parameter_shardings(params, mesh))
 
 
 class Translator:
@@ -192,20 +101,17 @@ class Translator:
           InputError: no workdir, no such checkpoint, or one that was trained with another model or
             vocabulary than the workdir's.
         """
-        from jaxformer.data.tokenizers import load_tokenizers
+        from jaxformer.tasks.open_run import open_run
 
-        workdir = Workdir(Path(path))
-        config = workdir.load_config()
-        folder = resolve_checkpoint(workdir.checkpoints, checkpoint, config.training.best_metric)
-        source, target = load_tokenizers(workdir.path)
-        check_checkpoint(folder, config, (source, target))
-        model = Transformer(config.model)
-        abstract = abstract_params(model)
-        if mesh is None:
-            params = jax.device_put(load_params(folder, abstract))
-        else:
-            params = load_params(folder, place_like_parameters(abstract, mesh))
-        return cls(model, params, source, target, decoding or config.decoding, mesh)
+        run = open_run(path, checkpoint, mesh)
+        if run.config.task != "translation":
+            raise InputError(
+                f"{path} holds a run with task={run.config.task!r}, which translates nothing; name "
+                "the workdir of a translation model"
+            )
+        params = jax.device_put(run.params) if mesh is None else run.params
+        model = Transformer(run.config.model)
+        return cls(model, params, *run.vocabularies, decoding or run.config.decoding, mesh)
 
     def __call__(self, text: str | Sequence[str]) -> str | list[str]:
         """Translate one sentence into one, or a list into a list of the same length and order."""
@@ -216,23 +122,43 @@ class Translator:
     def translate(
         self,
         lines: Sequence[str],
+        prefixes: Sequence[str] | None = None,
         *,
+        strategy: Strategy | None = None,
+        seed: int = 0,
         progress: Callable[[int], Any] | None = None,
         first_line: int = 1,
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each line, best first; an empty line has one empty hypothesis.
 
+        A prefix is tokenised by itself and its pieces are kept as they are. So it ends where a
+        piece ends: after `"Le ch"` the model may go on with `"at"`, or with a new word, but cannot
+        go back to the piece `"chat"` that it knows from training. Prefixes that end with a word
+        work best.
+
         Args:
           lines: source sentences.
+          prefixes: target text that the translations begin with, one for each line, `""` for none.
+          strategy: how to search; None: as the configuration says. `Sample(num_samples=3)` draws
+            three translations of each line, which are listed as drawn.
+          seed: of a strategy that draws. A draw depends on it, the number of the line and the
+            number of the sample alone: not on other lines, nor on batches or devices.
           progress: called with the number of sentences of each finished batch.
-          first_line: number of the first line, for warnings.
+          first_line: number of the first line, for warnings and draws.
+
+        Raises:
+          InputError: a prefix is too long or belongs to a blank line, there are more or fewer of
+            them than lines, or the seed is out of range.
         """
-        encoded = self._encode(lines, first_line)
+        sentences = self._sentences(lines, prefixes, first_line)
+        strategy = strategy or make_strategy(self.config)
+        check_range("seed", seed, 0, 2**31 - 1)
         results: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0, False)]] * len(lines)
-        order = [i for i in np.argsort([len(ids) for ids in encoded], kind="stable") if encoded[i]]
-        strategy = make_strategy(self.config)
-        for length, rows, members in self._batches(encoded, order):
-            result = self._search(encoded, length, rows, members, strategy)
+        lengths = [len(sentence.ids) for sentence in sentences]
+        order = [i for i in np.argsort(lengths, kind="stable") if lengths[i]]
+        for length, rows, members in self._batches(lengths, order):
+            batch = [sentences[i] for i in members]
+            result = self._search(batch, length, rows, strategy, seed)
             outputs = self._hypotheses(result, len(members))
             for i, hypotheses in zip(members, outputs, strict=True):
                 results[i] = hypotheses
@@ -253,42 +179,25 @@ class Translator:
         Raises:
           InputError: the line is blank.
         """
-        encoded = self._encode([line], number)
-        if not encoded[0]:
+        (sentence,) = self._sentences([line], None, number)
+        if not sentence.ids:
             raise InputError("the text is blank; there is nothing to translate")
-        ((length, rows, members),) = self._batches(encoded, [0])
+        ((length, rows, _),) = self._batches([len(sentence.ids)], [0])
         strategy = Recording(make_strategy(self.config))
-        recorded = self._search(encoded, length, rows, members, strategy)
-        return encoded[0], recorded, self._hypotheses(recorded.result, 1)[0]
+        recorded = self._search([sentence], length, rows, strategy, seed=0)
+        return sentence.ids, recorded, self._hypotheses(recorded.result, 1)[0]
 
-    def _encode(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
-        """Ids with EOS; nothing for a blank line. Lines over the limit are cut, and said so."""
-        limit, set_by = self.config.max_source_length, "decoding.max_source_length"
-        if (longest := self.model.config.position_limit) and longest < limit:
-            limit, set_by = longest, "model.max_length, the rows of learned positions"
-        encoded = []
-        for number, (line, ids) in enumerate(
-            zip(lines, self.source_tokenizer.encode(list(lines)), strict=True), first_line
-        ):
-            if len(ids) + 1 > limit:
-                if is_first_process():
-                    print(
-                        f"warning: line {number} has {len(ids) + 1} tokens; only the first {limit} "
-                        f"are translated ({set_by})",
-                        file=sys.stderr,
-                    )
-                ids = ids[: limit - 1]
-            encoded.append([*ids, self.source_tokenizer.eos_id] if line.strip() else [])
-        return encoded
+    def _sentences(self, lines, prefixes, first_line: int) -> list[Sentence]:
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        limit = self.model.config.position_limit
+        return make_sentences(lines, prefixes, tokenizers, self.config, limit, first_line)
 
-    def _batches(
-        self, encoded: list[list[int]], order: list[int]
-    ) -> Iterable[tuple[int, int, list]]:
+    def _batches(self, lengths: list[int], order: list[int]) -> Iterable[tuple[int, int, list]]:
         """(source length, rows, members) of each batch: few shapes, so that few are compiled."""
         parts = 1 if self.mesh is None else batch_parts(self.mesh)
         while order:
-            length = length_bucket(len(encoded[order[0]]), self.model.config.position_limit)
-            fitting = [i for i in order if len(encoded[i]) <= length]
+            length = length_bucket(lengths[order[0]], self.model.config.position_limit)
+            fitting = [i for i in order if lengths[i] <= length]
             most = most_sentences(self.config, length)
             for start in range(0, len(fitting), most):
                 members = fitting[start : start + most]
@@ -296,31 +205,50 @@ class Translator:
             order = order[len(fitting) :]
 
     def _search(
-        self, encoded: list[list[int]], length: int, rows: int, members: list[int], strategy
+        self, batch: list[Sentence], length: int, rows: int, strategy: Strategy, seed: int
     ) -> Any:
         """What `strategy` gives for a batch, as NumPy arrays."""
         source, target = self.source_tokenizer, self.target_tokenizer
-        inputs = np.full((rows, length), source.pad_id, np.int32)
-        max_lengths = np.zeros(rows, np.int32)  # 0: an empty row, done from the start
-        for row, i in enumerate(members):
-            inputs[row, : len(encoded[i])] = encoded[i]
-            max_lengths[row] = self._length_limit(len(encoded[i]))
+        position_limit = self.model.config.position_limit
+        max_length = length_limit(self.config, length, position_limit)
+        # A limit of 0 is an empty row, done from the start.
+        padding = None
+        arrays = [
+            _padded([sentence.ids for sentence in batch], (rows, length), source.pad_id),
+            _column([sentence.limit for sentence in batch], rows),
+            None,
+            None,
+            None,
+        ]
+        if longest := max(len(sentence.prefix) for sentence in batch):
+            # Padding costs columns of the cache in every step, so these sizes are close together.
+            size = min(-(-longest // 8) * 8, max_length)
+            prefixes = [sentence.prefix for sentence in batch]
+            shortest = min(len(prefix) for prefix in prefixes)
+            padding = min(-(-(size - shortest) // 8) * 8, size)
+            arrays[2] = _padded(prefixes, (rows, size), target.pad_id)
+            arrays[3] = _column([len(prefix) for prefix in prefixes], rows)
+        if strategy.needs_key:
+            arrays[4] = _column([sentence.number for sentence in batch], rows)
         if self.mesh is not None:
-            inputs, max_lengths = (shard_rows(x, self.mesh) for x in (inputs, max_lengths))
+            arrays = [None if x is None else shard_rows(x, self.mesh) for x in arrays]
+        inputs, max_lengths, prompts, prompt_lengths, row_ids = arrays
         result = translate_batch(
             self.params,
             inputs,
             max_lengths,
+            prompts,
+            prompt_lengths,
+            np.int32(seed) if strategy.needs_key else None,
+            row_ids,
             model=self.model,
             strategy=strategy,
             ids=(source.pad_id, target.pad_id, target.eos_id, target.bos_id),
-            max_length=self._length_limit(length),
+            max_length=max_length,
+            padding=padding,
             mesh=self.mesh,
         )
         return fetch(result, self.mesh)
-
-    def _length_limit(self, source_length: int) -> int:
-        return length_limit(self.config, source_length, self.model.config.position_limit)
 
     def _hypotheses(self, result: DecodingResult, rows: int) -> list[list[Hypothesis]]:
         if not np.isfinite(result.scores[:rows, 0]).all():
@@ -347,6 +275,19 @@ class Translator:
                 ]
             )
         return found
+
+
+def _padded(rows: list[list[int]], shape: tuple[int, int], pad_id: int) -> np.ndarray:
+    """int32 of `shape`, a list in each row from the left."""
+    array = np.full(shape, pad_id, np.int32)
+    for row, ids in enumerate(rows):
+        array[row, : len(ids)] = ids
+    return array
+
+
+def _column(values: list[int], rows: int) -> np.ndarray:
+    """int32 `[rows]`, 0 after the values."""
+    return np.array([*values, *[0] * (rows - len(values))], np.int32)
 
 
 def abstract_params(model: Transformer) -> dict:

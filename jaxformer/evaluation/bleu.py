@@ -23,7 +23,12 @@ class CorpusScores:
 
 
 def make_bleu(tokenize: str, *, lowercase: bool = False, name: str = "tokenize"):
-    """sacreBLEU's BLEU with a tokenizer; `name` is the option that the error message names.
+    """sacreBLEU's BLEU with a tokenizer.
+
+    Args:
+      tokenize: one of `BLEU_TOKENIZERS`.
+      lowercase: ignore case.
+      name: name of the option, for the error message.
 
     Raises:
       InputError: the tokenizer is unknown, or it needs a package that is not installed.
@@ -32,7 +37,7 @@ def make_bleu(tokenize: str, *, lowercase: bool = False, name: str = "tokenize")
     from sacrebleu.metrics import BLEU
 
     try:
-        # force: no advice about tokenised text; that judgement is the caller's by `tokenize`.
+        # force: no warning about tokenised text; the caller decides by `tokenize`.
         return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
     except (RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())
@@ -46,13 +51,13 @@ def corpus_scores(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> CorpusScores:
-    """Corpus BLEU (Papineni et al. 2002, as Post 2018 has it) and chrF2 (Popovic 2015).
+    """Corpus BLEU (Papineni et al. 2002, Post 2018) and chrF2 (Popovic 2015).
 
     Args:
       hypotheses: detokenised translations, one a sentence.
-      references: detokenised references, as many.
-      tokenize: how BLEU cuts words: 13a (most languages), zh, ja-mecab, ko-mecab, intl, char, or
-        none for text that is already cut. chrF works on characters.
+      references: detokenised references, one a sentence.
+      tokenize: how BLEU splits words: 13a (most languages), zh, ja-mecab, ko-mecab, intl, char, or
+        none for tokenised text. chrF works on characters.
       lowercase: ignore case in both figures.
 
     Raises:

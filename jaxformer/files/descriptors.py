@@ -1,4 +1,4 @@
-"""Names that stand for an open descriptor: /dev/stdin, /dev/stdout, /dev/fd/63, /proc/self/fd/1."""
+"""Names of open descriptors: /dev/stdin, /dev/stdout, /dev/fd/63, /proc/self/fd/1."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import re
 import stat
 
-MAX_LINKS = 40  # as many as Linux follows
+MAX_LINKS = 40  # Linux's limit
 
 
 def descriptor_of(path: str | os.PathLike) -> int | None:
-    """The descriptor of this process that `path` names; None for every other path.
+    """The descriptor of this process that `path` names; None for any other path.
 
-    The shell writes `<(command)` and `>(command)` as such names. Opening one again would begin a
-    file from its start, or truncate it, so callers duplicate the descriptor.
+    The shell turns `<(command)` and `>(command)` into such names. Opening one again would start a
+    file from its beginning, or truncate it, so callers duplicate the descriptor.
     """
     path = os.path.abspath(path)
     own = rf"/(?:dev|proc/(?:self|thread-self|{os.getpid()}))/fd/(\d+)"
@@ -23,14 +23,14 @@ def descriptor_of(path: str | os.PathLike) -> int | None:
             return int(found[1])
         try:
             link = os.readlink(path)
-        except OSError:  # it is none, or another user's
+        except OSError:  # not a link, or another user's
             return None
         path = os.path.normpath(os.path.join(os.path.dirname(path), link))
     return None
 
 
 def is_regular(path: str | os.PathLike) -> bool:
-    """Whether `path` is a file that can be read again from its start, and replaced as a whole."""
+    """Whether `path` is a file that can be read again from its start, and be replaced."""
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -1,7 +1,7 @@
-"""What is read: files, `.gz` files, pipes and standard input, by one way to open them.
+"""Input files, `.gz` files, pipes and standard input, opened in one way.
 
-Lines end at the byte LF and nowhere else, so that U+2028, U+0085 or a lone CR inside a sentence
-cannot make source and target run apart.
+Lines end only at the byte LF, so that U+2028, U+0085 or a lone CR inside a sentence cannot misalign
+source and target.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def open_input(path: str | Path) -> Iterator[BinaryIO]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: damaged or cut short gzip data ({error})") from error
+        raise InputError(f"{path}: damaged or truncated gzip data ({error})") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def standard_input() -> Iterator[str]:
-    """Stream the lines of standard input as `read_lines` does those of a file.
+    """Stream the lines of standard input, as `read_lines` does for a file.
 
     Raises:
       InputError: standard input is closed, or a line is not UTF-8.
@@ -57,8 +57,8 @@ def standard_input() -> Iterator[str]:
 def read_lines(path: str | Path) -> Iterator[str]:
     """Stream the lines of a UTF-8 text file (.gz too) without their line ends.
 
-    Lines end at LF only; one CR before it is dropped, and a byte order mark at the start of the
-    file. An LF at the very end of the file does not start another line.
+    Lines end only at LF. One CR before it is dropped, and so is a byte order mark at the start of
+    the file. An LF at the very end of the file does not start another line.
 
     Raises:
       InputError: the file is missing or damaged, or a line is not UTF-8 (line and byte are named).
@@ -68,7 +68,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
-    """The same for an open binary stream; errors call it `name`."""
+    """The same for an open binary stream, called `name` in errors."""
     for number, line in enumerate(file, start=1):
         yield _decode(line, name, number)
 
@@ -91,10 +91,10 @@ def count_lines(path: str | Path) -> int:
 
     Raises:
       InputError: the file cannot be read.
-      ValueError: it is a pipe or a device, of which nothing would be left to read.
+      ValueError: it is a pipe or a device, which counting would consume.
     """
     if Path(path).exists() and not is_regular(path):
-        raise ValueError(f"{path} is not a regular file; counting its lines would use them up")
+        raise ValueError(f"{path} is not a regular file; counting its lines would consume them")
     count, last = 0, b"\n"
     for chunk in read_chunks(path):
         count += chunk.count(b"\n")
@@ -103,7 +103,7 @@ def count_lines(path: str | Path) -> int:
 
 
 def read_chunks(path: str | Path) -> Iterator[bytes]:
-    """The (decompressed) bytes of a file, a mebibyte at a time."""
+    """The (decompressed) bytes of a file, one mebibyte at a time."""
     with open_input(path) as file:
         while chunk := file.read(_CHUNK):
             yield chunk
@@ -117,9 +117,9 @@ def require_readable(path: str | Path) -> None:
 
 
 def require_shared(path: str | Path | None, flag: str) -> None:
-    """Raise `InputError` unless several processes can all read an input; None: standard input."""
+    """Raise `InputError` unless all processes of a job can read an input; None: standard input."""
     if path is None or not is_regular(path):
         raise InputError(
-            f"{flag}={path or ''}: several processes need a file that each of them can read; they "
-            "cannot share a pipe or standard input"
+            f"{flag}={path or ''}: several processes need a file that each can read; they cannot "
+            "share a pipe or standard input"
         )

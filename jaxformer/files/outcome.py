@@ -1,4 +1,4 @@
-"""How a program ends: the exit status of each kind of failure, and the one line that says it."""
+"""How a program ends: the exit status and one-line message of each kind of failure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
 def exit_status(run: Callable[[], int], *, diverged: int = BAD_INPUT) -> int:
-    """Call `run`; what the user or the machine is to blame for becomes one line and a status.
+    """Call `run`; errors caused by the user or the machine become one line and a status.
 
     Args:
       run: returns a status.
       diverged: status of a `FloatingPointError`.
 
     Returns:
-      The status that `run` returns; 2 for bad input, for what the operating system refuses and for
-      memory that ran out; 130 after Ctrl-C; 141, and no line, when the reader of a pipe went away.
-      An error of ours stays a traceback.
+      The status that `run` returns; 2 for bad input, operating system errors and exhausted memory;
+      130 after Ctrl-C; 141, without a message, if the reader closed the pipe. A bug of ours keeps
+      its traceback.
     """
     try:
         return run()
@@ -37,7 +37,7 @@ def exit_status(run: Callable[[], int], *, diverged: int = BAD_INPUT) -> int:
 
 
 def describe(error: Exception) -> str | None:
-    """One line for an error of the user or of the machine; None for an error of ours."""
+    """One line for an error caused by the user or the machine; None for a bug of ours."""
     if isinstance(error, InputError | FloatingPointError):
         return str(error)
     if isinstance(error, OSError):
@@ -49,6 +49,6 @@ def describe(error: Exception) -> str | None:
         reason = " ".join(str(error).partition("\n")[0].split()) or "no memory is left"
         return (
             f"out of memory: {reason}; lower --max_length, --beam_size or "
-            "decoding.tokens_per_batch, or take a machine with more"
+            "decoding.tokens_per_batch, or use a machine with more memory"
         )
     return None

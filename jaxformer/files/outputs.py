@@ -1,4 +1,4 @@
-"""What is written for a user: files, whole or not there; devices, pipes and standard output."""
+"""Output for the user: files that appear only when complete, devices, pipes, standard output."""
 
 from __future__ import annotations
 
@@ -19,10 +19,18 @@ from jaxformer.files.user_paths import may_write
 
 
 def check_output(name: str, example: str = "translations.txt", flag: str = "--output") -> Path:
-    """The file that a flag names, refused before any work is done where it cannot be written.
+    """Check that an output file can be written, before any work is done.
+
+    Args:
+      name: of the file.
+      example: a file name to suggest if `name` is a folder.
+      flag: that named it, for messages.
+
+    Returns:
+      `name` as a `Path`.
 
     Raises:
-      InputError: it is a folder, its folder is not there, or either may not be written.
+      InputError: it is a folder, its folder does not exist, or either is not writable.
     """
     path = Path(name)
     if path.is_dir():
@@ -32,17 +40,17 @@ def check_output(name: str, example: str = "translations.txt", flag: str = "--ou
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         shown = folder if path.is_symlink() else path.parent
-        raise InputError(f"{flag}={name}: there is no folder {shown}; make it first")
-    place = path if path.exists() else folder  # a file that is write-protected is not replaced
+        raise InputError(f"{flag}={name}: no such folder {shown}; create it first")
+    place = path if path.exists() else folder  # a write-protected file is not replaced
     if not may_write(place):
         raise InputError(
-            f"{flag}={name}: {place} may not be written; choose another file, or make it writable"
+            f"{flag}={name}: {place} is not writable; choose another file, or make it writable"
         )
     return path
 
 
 def _is_replaced(path: Path) -> bool:
-    """Whether it is a file that can be written beside its place first, and then put there."""
+    """Whether the file can be written next to its place first, and then moved there."""
     folder = Path(os.path.realpath(path)).parent
     return is_regular(path) and may_write(folder)
 
@@ -53,15 +61,18 @@ def open_output(
 ) -> Iterator[IO]:
     """Standard output, or a file that appears under its name only when it is complete.
 
-    Devices, pipes and descriptors (`/dev/stdout`, `>(command)`) are written as they come, and so is
-    a file in a folder that may not be written. A link stays one. An existing file keeps its
-    permissions. If writing fails nothing is left behind; if anything else ends the block, what was
-    written so far stays beside the file, and standard error says where.
+    Devices, pipes and descriptors (`/dev/stdout`, `>(command)`) are written directly, and so is a
+    file in a folder that is not writable. A link stays a link. An existing file keeps its
+    permissions. If writing fails, nothing is left behind; if anything else ends the block, what was
+    written stays next to the file, and standard error says where.
 
     Args:
       name: of the file; None: standard output.
       flag: that named it, for messages.
       binary: bytes instead of UTF-8 text.
+
+    Yields:
+      The open file.
 
     Raises:
       InputError: it cannot be written.
@@ -77,7 +88,7 @@ def open_output(
             yield file
         return
     target = Path(os.path.realpath(path))
-    # A name of its own: no other file is hit, and two commands with one --output do not mix.
+    # A unique name: no other file is overwritten, and two commands with one --output do not mix.
     partial = target.with_name(f".{secrets.token_hex(4)}.partial")
     raw = _create(partial, target, flag)
     try:
@@ -101,23 +112,23 @@ def _put_in_place(partial: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
-        shutil.copyfile(partial, target)  # a single file that is mounted into a container
+        shutil.copyfile(partial, target)  # a single file mounted into a container
 
 
 def _leave_behind(partial: Path, target: Path, shown: str, *, failed: bool) -> None:
-    """Delete what a full disk cut short; keep what an interrupted command had done, and say so."""
+    """Delete what a full disk truncated; keep what an interrupted command wrote, and say so."""
     if failed or not partial.stat().st_size:
         partial.unlink()
         return
     kept = target.with_name(f"{target.name}{partial.name}")
     partial.rename(kept)
-    print(f"{shown} is not complete; what was written is in {kept}", file=sys.stderr)
+    print(f"{shown} is incomplete; what was written is in {kept}", file=sys.stderr)
 
 
 class _RawOutput(io.FileIO):
-    """An open file whose failed writes are told as `InputError`s of a flag.
+    """An open file whose failed writes raise an `InputError` that names the flag.
 
-    After the first one it takes everything and drops it, so that closing raises nothing more.
+    After the first failure it discards everything, so that closing raises nothing more.
     """
 
     failure: OSError | None = None
@@ -153,7 +164,7 @@ def _open_in_place(path: Path, flag: str) -> _RawOutput:
         if descriptor is None:
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         else:
-            for stream in (sys.stdout, sys.stderr):  # what was printed before comes before
+            for stream in (sys.stdout, sys.stderr):  # keep the order of what was printed
                 if stream is not None:
                     stream.flush()
             opened = os.dup(descriptor)

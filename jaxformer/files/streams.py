@@ -1,4 +1,4 @@
-"""Standard output and standard error: what happens when they cannot be written."""
+"""Standard output and standard error, and what happens when they cannot be written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jaxformer.errors import InputError
 
 
 class GuardedStream:
-    """A text stream whose failures to write go to a function; all else is the stream's own.
+    """A text stream that passes write errors to a function, and otherwise behaves as the stream.
 
     Args:
-      stream: None: it was closed before the program began.
+      stream: the stream; None: it was closed before the program began.
       failed: called with the error; what it raises is raised by the write.
     """
 
@@ -38,7 +38,7 @@ class GuardedStream:
             if self.stream is None:
                 raise OSError("it is closed")
             act(self.stream)
-        except (OSError, ValueError) as error:  # ValueError: closed, or not to be encoded
+        except (OSError, ValueError) as error:  # ValueError: closed, or not encodable
             self.failed(error)
 
     def isatty(self) -> bool:
@@ -54,10 +54,10 @@ class GuardedStream:
 
 @contextlib.contextmanager
 def log_streams() -> Iterator[None]:
-    """Inside, standard output and error are a log, and a log that cannot be written ends nothing.
+    """Treat standard output and error as a log, whose write errors end nothing.
 
-    A full disk, a closed pipe, a terminal that went away, an encoding without a character: the
-    first failure of standard output is told on standard error, and work goes on.
+    Such errors are a full disk, a closed pipe, a closed terminal, or a character that the encoding
+    lacks. The first one on standard output is reported on standard error, and work continues.
     """
     lost = False
 
@@ -67,7 +67,7 @@ def log_streams() -> Iterator[None]:
             lost = True
             print(
                 f"standard output cannot be written ({_reason(error)}); the log is incomplete from "
-                "here on, and everything else goes on",
+                "here on, everything else continues",
                 file=sys.stderr,
                 flush=True,
             )
@@ -78,9 +78,9 @@ def log_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def result_streams() -> Iterator[None]:
-    """Inside, standard output is a command's result: a failure to write it ends the command.
+    """Treat standard output as a command's result, whose write errors end the command.
 
-    It raises `InputError`, or `BrokenPipeError` where the reader went away. Standard error stays a
+    They raise `InputError`, or `BrokenPipeError` if the reader closed the pipe. Standard error is a
     log, as in `log_streams`.
     """
 
@@ -96,7 +96,7 @@ def result_streams() -> Iterator[None]:
 @contextlib.contextmanager
 def _replaced(name: str, failed: Callable[[Exception], None]) -> Iterator[None]:
     stream = getattr(sys, name)
-    if isinstance(stream, GuardedStream):  # a command that trains, say
+    if isinstance(stream, GuardedStream):  # nested, as in a command that trains
         yield
         return
     guarded = GuardedStream(stream, failed)
@@ -110,7 +110,7 @@ def _replaced(name: str, failed: Callable[[Exception], None]) -> Iterator[None]:
 
 
 def _forget_unwritten(stream: TextIO | None) -> None:
-    """Python flushes once more at its end, and must not meet the failure again."""
+    """Discard unwritten text, so that Python's flush on exit does not fail again."""
     try:
         if stream is not None:
             stream.flush()

@@ -1,4 +1,4 @@
-"""Paths that a user writes, and the folder of what can be made again."""
+"""Paths that a user writes, and the cache folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxformer.errors import InputError
 
 
 def expand_user(path: str | os.PathLike, name: str) -> Path:
-    """`path` with `~` or `~user` at its beginning replaced by that home folder.
+    """`path` with a leading `~` or `~user` replaced by that home folder.
 
     Args:
       path: as the user wrote it.
       name: the option or variable that holds it, for the message.
 
     Raises:
-      InputError: there is no such user, or nothing says where the home folder is.
+      InputError: there is no such user, or the home folder is unknown.
     """
     try:
         return Path(path).expanduser()
@@ -27,15 +27,14 @@ def expand_user(path: str | os.PathLike, name: str) -> Path:
         first = Path(path).parts[0]
         raise InputError(
             f"{name}={os.fspath(path)}: {first} has no home folder on this machine; write the "
-            "whole path" + (", or set HOME" if first == "~" else "")
+            "full path" + (", or set HOME" if first == "~" else "")
         ) from None
 
 
 def cache_folder() -> Path:
-    """Where everything that can be made again is kept: JAXFORMER_CACHE or ~/.cache/jaxformer.
+    """The cache folder: JAXFORMER_CACHE or ~/.cache/jaxformer.
 
-    Without a home folder, or with one that cannot be written, it is a folder of this user alone
-    among the temporary files.
+    Without a writable home folder it is a private folder in the temporary folder.
 
     Raises:
       InputError: JAXFORMER_CACHE begins with the home folder of a user who has none.
@@ -51,7 +50,7 @@ def cache_folder() -> Path:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether a folder, or the nearest one above it that exists, may be written."""
+    """Whether a folder, or its nearest existing parent, is writable."""
     for place in (folder, *folder.parents):
         if place.exists():
             return place.is_dir() and may_write(place)
@@ -59,16 +58,16 @@ def can_be_written(folder: Path) -> bool:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process, as who it acts now, may write a file, or files into a folder."""
+    """Whether this process, under its effective user, may write a file or into a folder."""
     mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 @functools.cache
 def private_temporary_folder() -> Path:
-    """A folder among the temporary files that nobody else can write: it holds compiled programs.
+    """A temporary folder that nobody else can write, since it holds compiled programs.
 
-    The same one for every process of a user, unless someone else has taken its name.
+    All processes of a user share it, unless someone else has taken its name.
     """
     folder = Path(tempfile.gettempdir()) / f"jaxformer-{os.getuid()}"
     try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.model_config import TransformerConfig
+from jaxformer.model_config import TransformerConfig, is_gated
 
 
 class Flops(NamedTuple):
@@ -61,13 +61,6 @@ def forward_flops(
     )
 
 
-def training_flops(
-    config: TransformerConfig, source_lengths: np.ndarray, target_lengths: np.ndarray
-) -> float:
-    """Operations of one update: three times `forward_flops`, the backward pass as twice that."""
-    return 3.0 * forward_flops(config, source_lengths, target_lengths).total
-
-
 def decoding_flops(
     config: TransformerConfig, *, rows: int, source_length: int, max_length: int, width: int
 ) -> tuple[Flops, Flops]:
@@ -98,7 +91,7 @@ def decoding_flops(
 def _multiply_adds(config: TransformerConfig) -> tuple[int, int]:
     """Multiply-adds with parameters for each source and each target token."""
     d_model = config.d_model
-    matrices = 3 if config.activation.endswith("glu") else 2
+    matrices = 3 if is_gated(config.activation) else 2
     feed_forward = matrices * d_model * config.d_ff
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     per_source = encoder * (4 * d_model**2 + feed_forward) + decoder * 2 * d_model**2

@@ -1,6 +1,9 @@
-"""A stack of layers: the encoder, or the decoder."""
+"""A stack of layers: an encoder, or a decoder with or without cross-attention."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -8,7 +11,9 @@ import jax.numpy as jnp
 
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.affine import PROJECTION, LayerNorm
-from jaxformer.models.layers import LayerContext, LayerOutputs, TransformerLayer
+from jaxformer.models.layers import LayerCaches, LayerContext, LayerOutputs, TransformerLayer
+from jaxformer.ops.attention_mask import AttentionMask
+from jaxformer.ops.kv_cache import KVCache, empty_cache
 
 REMAT_POLICIES = {
     "projections": jax.checkpoint_policies.save_only_these_names(PROJECTION),
@@ -16,8 +21,27 @@ REMAT_POLICIES = {
 }
 
 
+class StackOutput(NamedTuple):
+    """What a stack returns; all but the states may be None.
+
+    Attributes:
+      states: `[B, T, D]`.
+      cache: the given one with the new tokens.
+      self_weights: `[L, B, N, T, S]`, S columns with a cache, else T.
+      cross_weights: `[L, B, N, T, S]`.
+    """
+
+    states: jax.Array
+    cache: KVCache | None = None
+    self_weights: jax.Array | None = None
+    cross_weights: jax.Array | None = None
+
+
 class TransformerStack(nn.Module):
-    """L layers, and with pre-norm a final norm: the encoder or the decoder.
+    """L layers, and with pre-norm a final norm: an encoder or a decoder.
+
+    With `attends_encoder` it is the decoder of an encoder-decoder; without it an encoder or, given
+    a causal mask or a cache, a decoder-only model.
 
     Parameters are `layer_0 .. layer_{L-1}`, or `layers` with a leading axis L if scanned.
     """
@@ -44,24 +68,29 @@ class TransformerStack(nn.Module):
         self,
         x: jax.Array,
         context: LayerContext,
-        caches=None,
+        cache: KVCache | None = None,
         *,
         deterministic: bool = True,
         return_weights: bool = False,
-    ) -> tuple[jax.Array, LayerOutputs]:
+    ) -> StackOutput:
         """Map `[B, T, D]` to `[B, T, D]`.
 
         Args:
           x: `[B, T, D]`.
           context: masks, positions and encoder output, shared by all layers.
-          caches: pair (self-attention, cross-attention) of a `KVCache`; None: no cache.
+          cache: from `init_cache` or an earlier call. The T tokens are the next ones after those in
+            it; they see these, and of each other the earlier ones.
           deterministic: no dropout.
           return_weights: also return the attention weights, stacked over layers.
         """
+        caches = None
+        if cache is not None:
+            caches = LayerCaches(cache.self_attention, cache.cross_attention)
+            context = _with_cache(context, cache)
 
-        def run(layer, x, cache):
+        def run(layer, x, caches):
             return layer(
-                x, context, cache, deterministic=deterministic, return_weights=return_weights
+                x, context, caches, deterministic=deterministic, return_weights=return_weights
             )
 
         if self.config.remat:
@@ -79,12 +108,48 @@ class TransformerStack(nn.Module):
         else:
             collected = []
             for i, layer in enumerate(self.layer):
-                x, out = run(layer, x, None if caches is None else (caches[0][i], caches[1][i]))
+                x, out = run(layer, x, _caches_of_layer(caches, i))
                 collected.append(out)
             outputs = _collect_outputs(collected)
         if self.config.norm == "pre":
             x = self.final_norm(x)
-        return x, outputs
+        if cache is not None:
+            index = cache.index + x.shape[1]
+            cache = cache._replace(self_attention=outputs.cache, index=index)
+        return StackOutput(x, cache, outputs.self_weights, outputs.cross_weights)
+
+    def init_cache(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        starts: jax.Array | None = None,
+        encoded: jax.Array | None = None,
+        inputs_mask: jax.Array | None = None,
+    ) -> KVCache:
+        """An empty cache, with the keys and values of cross-attention computed once.
+
+        Args:
+          rows: R, hypotheses.
+          columns: C, tokens of the longest row and the padding before them.
+          starts: int32 `[R]`, columns of padding before each row's first token; None: none.
+          encoded: `[B, S, D]`, for cross-attention; R is a multiple of B.
+          inputs_mask: bool `[B, S]`; None: all are tokens.
+        """
+        config = self.config
+        sizes = (rows, columns, config.num_heads, config.head_dim, jnp.dtype(config.dtype))
+        if config.scan_layers:
+            empty = empty_cache(*sizes, scanned_layers=self.num_layers)
+        else:
+            empty = tuple(empty_cache(*sizes) for _ in range(self.num_layers))
+        cache = KVCache(empty, jnp.zeros((), jnp.int32), starts)
+        if not self.attends_encoder:
+            return cache
+        if inputs_mask is None:
+            inputs_mask = jnp.ones(encoded.shape[:2], bool)
+        return cache._replace(
+            cross_attention=self.project_encoded(encoded), inputs_mask=inputs_mask[:, None, None, :]
+        )
 
     def project_encoded(self, encoded: jax.Array):
         """Cross-attention keys and values of every layer, in the form that a `KVCache` holds."""
@@ -98,6 +163,25 @@ class TransformerStack(nn.Module):
             length=self.num_layers,
         )
         return project(self.layers, (), None)[1]
+
+
+def _with_cache(context: LayerContext, cache: KVCache) -> LayerContext:
+    """The context of a step: the cache says what is seen, so a causal mask has no meaning here."""
+    context = context._replace(
+        self_mask=dataclasses.replace(context.self_mask, causal=False),
+        index=cache.index,
+        starts=cache.starts,
+    )
+    if cache.inputs_mask is None:
+        return context
+    return context._replace(cross_mask=AttentionMask(mask=cache.inputs_mask))
+
+
+def _caches_of_layer(caches: LayerCaches | None, layer: int) -> LayerCaches | None:
+    if caches is None:
+        return None
+    across = caches.cross_attention
+    return LayerCaches(caches.self_attention[layer], None if across is None else across[layer])
 
 
 def _collect_outputs(collected: list[LayerOutputs]) -> LayerOutputs:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -12,18 +10,19 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
+from jaxformer.models.embedding import (
+    Embedded,
+    check_positions,
+    embed,
+    embedding_table,
+    output_projection,
+    output_table,
+    project,
+)
 from jaxformer.models.layers import LayerContext
 from jaxformer.models.stack import TransformerStack
-from jaxformer.ops.attention_mask import (
-    EVERYTHING,
-    AttentionMask,
-    model_masks,
-)
-from jaxformer.ops.chunked_loss import project_to_vocabulary
-from jaxformer.ops.dropout import dropout
-from jaxformer.ops.kv_cache import KVCache, LayerCache
-from jaxformer.ops.positions import encode_positions
-from jaxformer.parallel.sharding import cut_like_batch
+from jaxformer.ops.attention_mask import model_masks
+from jaxformer.ops.kv_cache import KVCache
 
 
 class AttentionWeights(NamedTuple):
@@ -40,6 +39,34 @@ class AttentionWeights(NamedTuple):
     cross: jax.Array | None
 
 
+class EncoderOutput(NamedTuple):
+    """What `Transformer.encode` returns.
+
+    Attributes:
+      states: `[B, S, D]`.
+      attention: float32 `[L, B, N, S, S]`; None unless asked for.
+    """
+
+    states: jax.Array
+    attention: jax.Array | None = None
+
+
+class TransformerOutput(NamedTuple):
+    """What a `Transformer` and its `decode` return.
+
+    Attributes:
+      logits: float32 `[B, T, V]`; None with `project=False`.
+      states: `[B, T, D]`, of which the logits are made.
+      attention: None unless asked for; of `decode` without the encoder's.
+      cache: with the new tokens; None without a cache.
+    """
+
+    logits: jax.Array | None
+    states: jax.Array
+    attention: AttentionWeights | None = None
+    cache: KVCache | None = None
+
+
 class Transformer(nn.Module):
     """The whole model: embeddings, encoder, decoder, output projection.
 
@@ -49,41 +76,23 @@ class Transformer(nn.Module):
     Example:
       >>> model = Transformer(TransformerConfig.preset("tiny", vocab_size=100))
       >>> variables = model.init(jax.random.key(0), inputs, decoder_inputs)
-      >>> logits = model.apply(variables, inputs, decoder_inputs)
+      >>> logits = model.apply(variables, inputs, decoder_inputs).logits
     """
 
     config: TransformerConfig
 
     def setup(self):
         config = self.config
-
-        def embedding(rows: int) -> nn.Embed:
-            return nn.Embed(
-                rows,
-                config.d_model,
-                dtype=jnp.dtype(config.dtype),
-                param_dtype=jnp.dtype(config.param_dtype),
-                embedding_init=nn.initializers.normal(stddev=config.d_model**-0.5),
-            )
-
         if config.shares_vocabulary and config.tie_embeddings:
-            self.token_embedding = embedding(config.vocab_size)
+            self.token_embedding = embedding_table(config, config.vocab_size)
         else:
-            self.source_embedding = embedding(config.vocab_size)
-            self.target_embedding = embedding(config.output_vocab_size)
+            self.source_embedding = embedding_table(config, config.vocab_size)
+            self.target_embedding = embedding_table(config, config.output_vocab_size)
         if not config.tie_embeddings:
-            self.output_projection = nn.Dense(
-                config.output_vocab_size,
-                use_bias=False,
-                dtype=jnp.dtype(config.dtype),
-                param_dtype=jnp.dtype(config.param_dtype),
-                dot_general=functools.partial(
-                    jax.lax.dot_general, preferred_element_type=jnp.float32
-                ),
-            )
+            self.output_projection = output_projection(config, config.output_vocab_size)
         if config.positions == "learned":
-            self.source_positions = embedding(config.max_length)
-            self.target_positions = embedding(config.max_length)
+            self.source_positions = embedding_table(config, config.max_length)
+            self.target_positions = embedding_table(config, config.max_length)
         self.encoder = TransformerStack(config, config.num_encoder_layers)
         self.decoder = TransformerStack(config, config.num_decoder_layers, attends_encoder=True)
 
@@ -101,7 +110,7 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         return_attention: bool = False,
         project: bool = True,
-    ):
+    ) -> TransformerOutput:
         """Teacher-forced logits of every target position.
 
         Args:
@@ -116,14 +125,11 @@ class Transformer(nn.Module):
           targets_positions: int32 `[B, T]`.
           deterministic: no dropout; else give `rngs={"dropout": key}` to `apply`.
           return_attention: also return `AttentionWeights`.
-          project: False: the decoder's states `[B, T, D]` instead of the logits, which are their
-            product with `output_table(params)`.
-
-        Returns:
-          Logits, float32 `[B, T, V]`, or the pair (logits, `AttentionWeights`).
+          project: False: no logits; they are the product of the states with
+            `output_table(params)`.
         """
         modes = {"deterministic": deterministic, "return_attention": return_attention}
-        encoded, encoder_weights = self.encode(
+        encoded = self.encode(
             inputs,
             inputs_mask=inputs_mask,
             inputs_lengths=inputs_lengths,
@@ -131,9 +137,9 @@ class Transformer(nn.Module):
             inputs_positions=inputs_positions,
             **modes,
         )
-        logits, _, weights = self.decode(
+        output = self.decode(
             decoder_inputs,
-            encoded,
+            encoded.states,
             inputs_mask=inputs_mask,
             inputs_lengths=inputs_lengths,
             inputs_segments=inputs_segments,
@@ -142,7 +148,10 @@ class Transformer(nn.Module):
             project=project,
             **modes,
         )
-        return (logits, weights._replace(encoder=encoder_weights)) if return_attention else logits
+        if return_attention:
+            attention = output.attention._replace(encoder=encoded.attention)
+            output = output._replace(attention=attention)
+        return output
 
     def encode(
         self,
@@ -154,23 +163,19 @@ class Transformer(nn.Module):
         inputs_positions: jax.Array | None = None,
         deterministic: bool = True,
         return_attention: bool = False,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Encode source ids; arguments as in `__call__`.
-
-        Returns:
-          `(encoded [B, S, D], weights [L, B, N, S, S] or None)`.
-        """
+    ) -> EncoderOutput:
+        """Encode source ids; arguments as in `__call__`."""
         masks = model_masks(
             inputs_lengths=inputs_lengths, inputs_mask=inputs_mask, inputs_segments=inputs_segments
         )
-        x, positions = self._embed("source", inputs, inputs_positions, 0, deterministic)
-        x, outputs = self.encoder(
-            x,
-            LayerContext(masks.encoder, positions),
+        embedded = self._embed("source", inputs, inputs_positions, None, deterministic)
+        output = self.encoder(
+            embedded.states,
+            LayerContext(masks.encoder, embedded.positions),
             deterministic=deterministic,
             return_weights=return_attention,
         )
-        return x, outputs.self_weights
+        return EncoderOutput(output.states, output.self_weights)
 
     def decode(
         self,
@@ -186,7 +191,7 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         return_attention: bool = False,
         project: bool = True,
-    ) -> tuple[jax.Array, KVCache | None, AttentionWeights]:
+    ) -> TransformerOutput:
         """Logits of T target positions: all at once, or the next T after those in `cache`.
 
         Args:
@@ -200,52 +205,34 @@ class Transformer(nn.Module):
           cache: from `init_cache` or an earlier call.
           deterministic: no dropout.
           return_attention: also return the weights of both attentions.
-          project: False: states `[B, T, D]` instead of logits.
-
-        Returns:
-          `(logits [B, T, V], new cache or None, AttentionWeights)`; the weights are None unless
-          asked for.
+          project: False: no logits.
         """
         if (targets_segments is None) != (inputs_segments is None):
             raise InputError("packed rows need both inputs_segments and targets_segments")
-        length = decoder_inputs.shape[1]
-        if cache is None:
-            _, self_mask, cross_mask = model_masks(
-                inputs_lengths=inputs_lengths,
-                inputs_mask=inputs_mask,
-                inputs_segments=inputs_segments,
-                targets_segments=targets_segments,
-            )
-            caches, index, offset = None, None, 0
-        else:
-            self_mask = EVERYTHING
-            cross_mask = AttentionMask(mask=cache.inputs_mask)
-            caches = (cache.self_attention, cache.cross_attention)
-            index = offset = cache.index
-        x, positions = self._embed(
-            "target", decoder_inputs, targets_positions, offset, deterministic
+        masks = model_masks(
+            inputs_lengths=inputs_lengths,
+            inputs_mask=inputs_mask,
+            inputs_segments=inputs_segments,
+            targets_segments=targets_segments,
         )
-        x, outputs = self.decoder(
-            x,
-            LayerContext(self_mask, positions, encoded, cross_mask, index),
-            caches,
+        embedded = self._embed("target", decoder_inputs, targets_positions, cache, deterministic)
+        output = self.decoder(
+            embedded.states,
+            LayerContext(masks.decoder, embedded.positions, encoded, masks.cross),
+            cache,
             deterministic=deterministic,
             return_weights=return_attention,
         )
-        if cache is not None:
-            cache = cache._replace(self_attention=outputs.cache, index=cache.index + length)
-        weights = AttentionWeights(None, outputs.self_weights, outputs.cross_weights)
-        return self._project(x) if project else x, cache, weights
+        attention = None
+        if return_attention:
+            attention = AttentionWeights(None, output.self_weights, output.cross_weights)
+        logits = self._project(output.states) if project else None
+        return TransformerOutput(logits, output.states, attention, output.cache)
 
     def output_table(self, params: dict) -> jax.Array:
         """The matrix `[V, D]` of the output projection in `params`, in the dtype of computation."""
-        if not self.config.tie_embeddings:
-            table = params["output_projection"]["kernel"].T
-        elif self.config.shares_vocabulary:
-            table = params["token_embedding"]["embedding"]
-        else:
-            table = params["target_embedding"]["embedding"]
-        return table.astype(self.config.dtype)
+        name = "token_embedding" if self.config.shares_vocabulary else "target_embedding"
+        return output_table(self.config, params, name)
 
     def init_cache(
         self,
@@ -254,76 +241,55 @@ class Transformer(nn.Module):
         *,
         inputs_mask: jax.Array | None = None,
         num_hypotheses: int = 1,
+        starts: jax.Array | None = None,
+        padding: int = 0,
     ) -> KVCache:
         """An empty cache for `max_length` target tokens, with cross-attention computed once.
 
         Args:
           encoded: `[B, S, D]`.
-          max_length: rows of the self-attention cache, in tokens.
+          max_length: tokens of the longest hypothesis.
           inputs_mask: bool `[B, S]`; None: all are tokens.
           num_hypotheses: W, decoded side by side for each sentence.
+          starts: int32 `[B]`, columns of padding before the first token of each sentence, so that
+            prompts of several lengths end in the same column; None: none.
+          padding: the most of `starts`, for which the cache has columns besides `max_length`.
 
         Raises:
           InputError: there are fewer learned positions than `max_length`.
         """
-        config = self.config
-        self._check_length(max_length)
-        batch, source_length, _ = encoded.shape
-        rows = batch * num_hypotheses
-        shape = (rows, max_length, config.num_heads, config.head_dim)
-        dtype = jnp.dtype(config.dtype)
-        if config.scan_layers:
-            shape = (rows, config.num_decoder_layers, *shape[1:])
-            self_attention = LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-        else:
-            self_attention = tuple(
-                LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-                for _ in range(config.num_decoder_layers)
-            )
-        if inputs_mask is None:
-            inputs_mask = jnp.ones((batch, source_length), bool)
-        return KVCache(
-            self_attention,
-            self.decoder.project_encoded(encoded),
-            inputs_mask[:, None, None, :],
-            jnp.zeros((), jnp.int32),
+        check_positions(self.config, max_length)
+        return self.decoder.init_cache(
+            encoded.shape[0] * num_hypotheses,
+            max_length + padding,
+            starts=None if starts is None else jnp.repeat(starts, num_hypotheses),
+            encoded=encoded,
+            inputs_mask=inputs_mask,
         )
 
-    def _embed(self, side: str, ids, positions, offset, deterministic: bool):
-        """Embeddings times sqrt(D) plus positions, with dropout (paper 3.4, 3.5, 5.4)."""
+    def _embed(self, side: str, ids, positions, cache, deterministic: bool) -> Embedded:
         config = self.config
+        rows = None
+        if config.positions == "learned":
+            rows = self.source_positions if side == "source" else self.target_positions
         if config.shares_vocabulary and config.tie_embeddings:
             table = self.token_embedding
         else:
             table = self.source_embedding if side == "source" else self.target_embedding
-        x = cut_like_batch(table(ids))
-        x = x * jnp.asarray(math.sqrt(config.d_model), jnp.dtype(config.dtype))
-        if positions is None:
-            self._check_length(ids.shape[1])
-            positions = jnp.arange(ids.shape[1], dtype=jnp.int32)[None] + offset
-        if config.positions == "sinusoidal":
-            encodings = encode_positions(positions, config.d_model)
-            x = x + encodings.astype(x.dtype)
-        elif config.positions == "learned":
-            rows = self.source_positions if side == "source" else self.target_positions
-            x = x + cut_like_batch(rows(positions))
-        if not deterministic and config.dropout_rate > 0.0:
-            x = dropout(x, config.dropout_rate, self.make_rng("dropout"))
-        return x, positions
+        use_dropout = not deterministic and config.dropout_rate > 0.0
+        return embed(
+            config,
+            ids,
+            table,
+            rows,
+            positions=positions,
+            cache=cache,
+            dropout_key=self.make_rng("dropout") if use_dropout else None,
+        )
 
-    def _check_length(self, length: int) -> None:
-        """Refuse what has no learned position; a row that the table lacks would be NaN."""
-        limit = self.config.position_limit
-        if limit is not None and length > limit:
-            raise InputError(
-                f"{length} tokens are more than model.max_length={limit} learned positions; give "
-                "fewer tokens or raise model.max_length"
-            )
-
-    def _project(self, x: jax.Array) -> jax.Array:
-        """Logits in float32 whatever the dtype of x: those that loss and accuracy are made of."""
+    def _project(self, states: jax.Array) -> jax.Array:
         config = self.config
         if not config.tie_embeddings:
-            return self.output_projection(x)
+            return project(states, projection=self.output_projection)
         tied = self.token_embedding if config.shares_vocabulary else self.target_embedding
-        return project_to_vocabulary(x, tied.embedding.astype(x.dtype))
+        return project(states, tied=tied)

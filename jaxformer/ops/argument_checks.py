@@ -1,7 +1,7 @@
 """Checks of what is known before anything runs: shapes, dtypes and Python numbers.
 
-NumPy's broadcasting and casts would make most of these mistakes a wrong result without a word.
-Under `jit` the checks run once, while the function is traced.
+Broadcasting and casts would turn most of these mistakes into silently wrong results. Under `jit`
+the checks run once, while the function is traced.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import jax.numpy as jnp
 
 
 def check_shape(name: str, array: jax.Array, wanted: tuple[int | None, ...], axes: str) -> None:
-    """Refuse an array of another shape.
+    """Refuse an array of the wrong shape.
 
     Args:
       name: of the argument.
       array: anything with a shape.
-      wanted: the size of each axis; None: any.
+      wanted: size of each axis; None: any.
       axes: the shape in letters, such as `[B, T]`.
 
     Raises:
@@ -31,17 +31,17 @@ def check_shape(name: str, array: jax.Array, wanted: tuple[int | None, ...], axe
 
 
 def check_integers(name: str, array: jax.Array) -> None:
-    """Refuse ids, positions and the like that are no integers.
+    """Refuse ids, positions and the like that are not integers.
 
     Raises:
-      ValueError: the dtype is another.
+      ValueError: the dtype is not an integer type.
     """
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(f"{name} is {array.dtype}; give integers, such as {name}.astype('int32')")
 
 
 def check_floating(name: str, array: jax.Array) -> None:
-    """Refuse numbers that are integers or bool, to which a result would be rounded.
+    """Refuse integers and bool, to which a result would be rounded.
 
     Raises:
       ValueError: the dtype is not floating.
@@ -53,7 +53,13 @@ def check_floating(name: str, array: jax.Array) -> None:
 
 
 def check_same_dtype(name: str, array: jax.Array, other_name: str, other: jax.Array) -> None:
-    """Refuse two arrays of different dtypes where gradients would get a wrong one.
+    """Refuse arrays of different dtypes where gradients would get a wrong one.
+
+    Args:
+      name: of the argument.
+      array: anything with a dtype.
+      other_name: of the argument it must agree with.
+      other: anything with a dtype.
 
     Raises:
       ValueError: they differ.
@@ -66,21 +72,21 @@ def check_same_dtype(name: str, array: jax.Array, other_name: str, other: jax.Ar
 
 
 def check_bool(name: str, mask: jax.Array) -> None:
-    """Refuse a mask of numbers: one that is added to scores has 0 where a query may attend.
+    """Refuse a mask of numbers: an additive mask has 0 where a query may attend.
 
     Raises:
       ValueError: the dtype is not bool.
     """
     if mask.dtype != bool:
         added = jnp.issubdtype(mask.dtype, jnp.floating)
-        repair = "== 0 if it is made to be added to scores" if added else "!= 0 if it is of 0 and 1"
+        repair = "== 0 if it is an additive mask" if added else "!= 0 if it holds 0 and 1"
         raise ValueError(
             f"{name} is {mask.dtype}; give bool, True = may attend, such as {name} {repair}"
         )
 
 
 def check_mask(name: str, mask: jax.Array, scores: tuple[int, int, int, int]) -> None:
-    """Refuse a mask that is not bool, or that would not say one thing of each score.
+    """Refuse a mask that is not bool or does not fit the scores.
 
     Args:
       name: of the argument.
@@ -88,8 +94,8 @@ def check_mask(name: str, mask: jax.Array, scores: tuple[int, int, int, int]) ->
       scores: sizes B, N, T and S.
 
     Raises:
-      ValueError: another dtype than bool; not four axes, since `[T, S]` and
-        `[B, S]` look alike; or sizes that do not broadcast to `[B, N, T, S]`.
+      ValueError: the dtype is not bool; there are not four axes, since `[T, S]` and `[B, S]` look
+        alike; or the sizes do not broadcast to `[B, N, T, S]`.
     """
     check_bool(name, mask)
     if len(mask.shape) != 4:

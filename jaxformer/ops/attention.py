@@ -26,9 +26,8 @@ def dot_product_attention(
 ):
     """`softmax(Q K^T / sqrt(H)) V` (paper 3.2.1, equation 1), for all heads at once.
 
-    Scores and softmax are float32 whatever the dtype of the arguments. A query that may attend
-    to no key at all gives zeros. Forward mode: inside
-    `jaxformer.ops.differentiation.plain_derivatives`.
+    Scores and softmax are float32 whatever the dtype of the arguments. A query that may not attend
+    to any key gives zeros. Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       query: `[B, T, N, H]`.
@@ -44,7 +43,7 @@ def dot_product_attention(
       `[B, N, T, S]`.
 
     Raises:
-      ValueError: a shape or a dtype is another than above; nothing but the mask is broadcast.
+      ValueError: a shape or dtype differs from the above; only the mask is broadcast.
     """
     check_heads(query, key, value)
     if mask is not None:
@@ -65,7 +64,7 @@ def dot_product_attention(
 
 
 def _products(query, key):
-    """`Q K^T` in float32; the products of the backward pass take its gradient in the dtype of Q."""
+    """`Q K^T` in float32; its backward pass casts the gradient to the dtype of Q."""
     return jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=jnp.float32)
 
 
@@ -85,7 +84,7 @@ _scores = with_backward_pass(_products, _scores_forward, _scores_backward)
 
 
 def check_heads(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    """Refuse queries, keys and values that do not belong together.
+    """Refuse queries, keys and values that do not fit together.
 
     Args:
       query: `[B, T, N, H]`.

@@ -1,4 +1,4 @@
-"""Which implementation does an attention: what the device, the dtype and the mask leave over."""
+"""Which implementation computes an attention, by device, dtype and mask."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jaxformer.errors import InputError, check_choice
 from jaxformer.model_config import ATTENTION_IMPLEMENTATIONS
 from jaxformer.ops.attention_mask import AttentionMask
 
-# By `device_kind`, to compile for GPUs that are not here: developer.nvidia.com/cuda-gpus.
+# By `device_kind`, to compile for GPUs that are not present: developer.nvidia.com/cuda-gpus.
 CAPABILITIES = (
     (r"NVIDIA A100.*", (8, 0)),
     (r"NVIDIA (L4|L40S?|GeForce RTX 40\d\d.*)", (8, 9)),
     (r"NVIDIA (H100|H200|GH200).*", (9, 0)),
     (r"NVIDIA G?B200.*", (10, 0)),
 )
-SPLASH_BLOCK = 128  # tokens: splash works on blocks of this length and its multiples
+SPLASH_BLOCK = 128  # tokens; splash works on blocks of this length and its multiples
 
 
 class Backend(NamedTuple):
-    """What decides between implementations besides the call itself.
+    """The properties of the devices that the choice depends on.
 
     Attributes:
-      platform: `cpu`, `gpu` (of NVIDIA), `tpu`, or another name.
+      platform: `cpu`, `gpu` (NVIDIA), `tpu`, or another name.
       capability: compute capability of a GPU.
-      unplaced: there are several devices, and no `jax.set_mesh` says what they are for.
+      unplaced: there are several devices and no `jax.set_mesh`.
     """
 
     platform: str
@@ -37,15 +37,15 @@ class Backend(NamedTuple):
 
 
 def published_capability(device_kind: str) -> tuple[int, int]:
-    """Compute capability of a GPU that is not here to be asked; (0, 0) where none is known."""
+    """Published compute capability of a GPU that is not present; (0, 0) if unknown."""
     found = (pair for pattern, pair in CAPABILITIES if re.fullmatch(pattern, device_kind))
     return next(found, (0, 0))
 
 
 def current_backend() -> Backend:
-    """The devices that JAX runs on now, or those of another platform that it compiles for.
+    """The devices that JAX runs on, or those it compiles for.
 
-    The mesh in context names the latter, for a pod that is not there.
+    The latter come from the mesh in context, for a pod that is not present.
     """
     device, mesh = jax.local_devices()[0], jax.sharding.get_abstract_mesh()
     if mesh.abstract_device is not None and mesh.abstract_device.platform != device.platform:
@@ -73,8 +73,8 @@ def _refuse_cudnn(backend: Backend, query, key, attention_mask: AttentionMask) -
     if head_dim % 8 or head_dim > widest:
         return f"cuDNN takes a head_dim of 8, 16, ... {widest}, not {head_dim}"
     if attention_mask.query_segments is not None:
-        return "JAX offers no segments with cuDNN, which packed rows need"
-    # https://github.com/NVIDIA/cudnn-frontend/issues/160: gradients came out as NaN.
+        return "packed rows need segments, which JAX does not offer with cuDNN"
+    # https://github.com/NVIDIA/cudnn-frontend/issues/160: gradients were NaN.
     if any(length % 2 for length in lengths):
         return f"cuDNN takes even lengths, not {lengths[0]} queries and {lengths[1]} keys"
     return ""
@@ -100,16 +100,19 @@ def refusal(
     dropout: bool = False,
     return_weights: bool = False,
 ) -> str:
-    """Why an implementation cannot do a call; empty if it can.
+    """Why an implementation does not support a call; empty if it does.
 
     Args:
       implementation: `reference`, `xla`, `cudnn` or `splash`.
       backend: from `current_backend`.
-      query: `[B, T, N, H]`; only shape and dtype are read, a `ShapeDtypeStruct` will do.
+      query: `[B, T, N, H]`; only shape and dtype are read, so a `ShapeDtypeStruct` will do.
       key: `[B, S, N, H]`, the same.
-      attention_mask: only what is there and what is None is read.
+      attention_mask: only which of its fields are None is read.
       dropout: on the weights.
-      return_weights: the weights are wanted too.
+      return_weights: the weights are returned too.
+
+    Returns:
+      The reason, for the log.
     """
     if implementation == "reference":
         return ""
@@ -121,7 +124,7 @@ def refusal(
         low = query.dtype == jnp.float16 and backend.platform in ("cpu", "tpu")
         return f"xla takes no float16 on a {backend.platform}" if low else ""
     if attention_mask.mask is not None:
-        return f"{implementation} takes no mask of bool"
+        return f"{implementation} takes no bool mask"
     refuse = {"cudnn": _refuse_cudnn, "splash": _refuse_splash}[implementation]
     return refuse(backend, query, key, attention_mask)
 
@@ -143,15 +146,18 @@ def choose(
     strict: bool = False,
     **call: bool,
 ) -> Choice:
-    """The implementation that will do a call; `auto`: cuDNN on a GPU, splash on a TPU.
+    """Choose the implementation of a call; `auto`: cuDNN on a GPU, splash on a TPU.
 
     Args:
       implementation: `model.attention_implementation`.
       backend, query, key, attention_mask, call: as for `refusal`.
-      strict: do not fall back from an implementation that was asked for by name.
+      strict: raise instead of falling back from an implementation requested by name.
+
+    Returns:
+      The implementation and the reason.
 
     Raises:
-      InputError: there is no such implementation; or `strict`, and it cannot do the call.
+      InputError: the name is unknown; or `strict`, and it does not support the call.
     """
     check_choice("implementation", implementation, ATTENTION_IMPLEMENTATIONS)
     if implementation != "auto":

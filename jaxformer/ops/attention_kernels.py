@@ -1,6 +1,6 @@
-"""Attention by implementation: library kernels that compute what the reference does, faster.
+"""Attention by implementation: library kernels that compute the same as the reference, faster.
 
-`attend` is what a layer calls. A call that the chosen kernel cannot do goes to the reference.
+Layers call `attend`. A call that the chosen kernel does not support goes to the reference.
 """
 
 from __future__ import annotations
@@ -12,39 +12,62 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxformer.config import MESH_AXES
 from jaxformer.ops.attention import check_heads, dot_product_attention
 from jaxformer.ops.attention_choice import SPLASH_BLOCK, choose, current_backend
 from jaxformer.ops.attention_mask import AttentionMask
 
-# Mesh axes that cut the rows of a batch and the heads; see `jaxformer.parallel.sharding`.
-ROW_AXES, HEAD_AXIS = ("data", "fsdp"), "tensor"
+# Mesh axes that shard the rows of a batch and the heads; see `jaxformer.parallel.sharding`.
+*ROW_AXES, HEAD_AXIS = MESH_AXES
 
 
 def reference_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
-    """`ops.attention.dot_product_attention` with the mask of `attention_mask`."""
+    """`ops.attention.dot_product_attention` with the mask of `attention_mask`.
+
+    Args:
+      query, key, value, attention_mask: as for `attend`.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`.
+    """
     mask = attention_mask.to_mask(query.shape[1], key.shape[1])
     return dot_product_attention(query, key, value, mask)
 
 
 def xla_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
-    """JAX's own unfused attention: unlike the reference it scales the float32 scores."""
+    """JAX's own unfused attention; unlike the reference it scales the float32 scores.
+
+    Args:
+      query, key, value, attention_mask: as for `attend`.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`.
+    """
     mask = attention_mask.to_mask(query.shape[1], key.shape[1])
     out = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
     return out if mask is None else zero_fully_masked_queries(out, mask)
 
 
 def zero_fully_masked_queries(out: jax.Array, mask: jax.Array) -> jax.Array:
-    """Zeros in `out` `[B, T, N, H]` for queries that `mask` lets attend to no key."""
+    """`out` `[B, T, N, H]` with zeros for queries that may attend to no key."""
     sees = jnp.any(mask, axis=-1)  # [B, 1, T]
     return jnp.where(sees.swapaxes(1, 2)[..., None], out, 0)
 
 
 def cudnn_attention(query, key, value, attention_mask: AttentionMask) -> jax.Array:
-    """cuDNN's flash attention; padding as lengths, since a mask would become a bias in memory."""
+    """cuDNN's flash attention; padding is given as lengths, since a mask would become a bias.
+
+    Args:
+      query, key, value: as for `attend`, bfloat16 or float16.
+      attention_mask: with `causal` and `key_lengths` only.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`.
+    """
     lengths = attention_mask.key_lengths
     if lengths is not None:
-        # A row of no keys sees its first one, with the value 0: that makes its output 0 without
-        # another pass over it, and cuDNN 9.4 fails at a length of 0.
+        # A row without keys sees its first one with the value 0: its output is 0 without another
+        # pass over it, and cuDNN 9.4 fails on a length of 0.
         some = (lengths > 0)[:, None, None, None].astype(value.dtype)
         value = jax.lax.dynamic_update_slice_in_dim(value, value[:, :1] * some, 0, axis=1)
         lengths = jnp.maximum(lengths, 1)
@@ -61,11 +84,14 @@ def cudnn_attention(query, key, value, attention_mask: AttentionMask) -> jax.Arr
 def splash_attention(
     query, key, value, attention_mask: AttentionMask, *, interpret: bool = False
 ) -> jax.Array:
-    """The TPU's flash attention with segments; padding becomes a segment that nobody is in.
+    """The TPU's flash attention with segments; padding becomes a segment that no query is in.
 
     Args:
       query, key, value, attention_mask: as for `attend`.
-      interpret: run the kernel step by step on any device, for tests.
+      interpret: run the kernel in Pallas's interpreter on any device, for tests.
+
+    Returns:
+      `[B, T, N, H]` in the dtype of `value`.
     """
     query_length, key_length = query.shape[1], key.shape[1]
 
@@ -74,7 +100,7 @@ def splash_attention(
 
     segments = _splash_segments(attention_mask, query.shape[0], query_length, key_length)
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.size > 1:  # XLA cannot cut a Pallas kernel by itself
+    if not mesh.empty and mesh.size > 1:  # XLA cannot shard a Pallas kernel by itself
         rows = tuple(axis for axis in ROW_AXES if axis in mesh.shape)
         if query.shape[0] % math.prod(mesh.shape[axis] for axis in rows):
             rows = ()
@@ -95,7 +121,7 @@ def splash_attention(
 
 
 def _splash_segments(attention_mask: AttentionMask, batch: int, query_length: int, key_length: int):
-    """Ids `([B, T], [B, S])` of which equal ones see each other; None: the causal mask is all."""
+    """Segment ids `([B, T], [B, S])`, equal where a query sees a key; None: none are needed."""
     lengths, segments = attention_mask.key_lengths, attention_mask.query_segments
     padded = key_length % SPLASH_BLOCK and not (
         attention_mask.causal and query_length <= key_length
@@ -114,7 +140,7 @@ def _splash_segments(attention_mask: AttentionMask, batch: int, query_length: in
 
 
 def _splash_rows(query, key, value, segments, causal: bool, interpret: bool) -> jax.Array:
-    """Splash attention of the rows and heads of one device, filled up to whole blocks."""
+    """Splash attention of the rows and heads of one device, padded to whole blocks."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, length, heads, head_dim = query.shape
@@ -178,7 +204,7 @@ def attend(
     dropout_key: jax.Array | None = None,
     return_weights: bool = False,
 ):
-    """`softmax(Q K^T / sqrt(H)) V` (paper 3.2.1, equation 1) by the implementation that can do it.
+    """`softmax(Q K^T / sqrt(H)) V` (paper 3.2.1, equation 1) by the chosen implementation.
 
     A query that may attend to no key at all gives zeros.
 
@@ -187,7 +213,7 @@ def attend(
       key: `[B, S, N, H]`.
       value: `[B, S, N, H]`.
       attention_mask: which keys each query may attend to.
-      implementation: auto, reference, xla, cudnn or splash; the reference does what it cannot.
+      implementation: auto, reference, xla, cudnn or splash; falls back to the reference.
       dropout_rate: of the attention weights; needs `dropout_key`.
       dropout_key: a `jax.random.key`; None: no dropout.
       return_weights: also return the weights, before dropout.

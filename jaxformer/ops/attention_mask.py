@@ -1,4 +1,4 @@
-"""What an attention mask is, rather than the bool array of it: a fused kernel reads no array."""
+"""Attention masks described by their structure, since fused kernels take no bool array."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class AttentionMask:
 
     Attributes:
       causal: query t sees keys 0..t (paper 3.2.3).
-      key_lengths: int32 `[B]`, keys of a row before its padding, which is all at its end.
+      key_lengths: int32 `[B]`, keys of a row before its padding, which must be at its end.
       query_segments: int32 `[B, T]` of packed rows, sentences from 1, 0 = padding.
       key_segments: int32 `[B, S]`, the same.
-      mask: bool, broadcastable to `[B, 1, T, S]`, for what the others cannot say (a cache, padding
-        elsewhere).
+      mask: bool, broadcastable to `[B, 1, T, S]`, for what the others cannot express (a cache,
+        padding elsewhere).
     """
 
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -33,14 +33,14 @@ class AttentionMask:
     mask: jax.Array | None = None
 
     def check(self, query_shape: tuple[int, int, int, int], key_length: int) -> None:
-        """Refuse fields that do not belong to an attention of these sizes.
+        """Refuse fields that do not fit an attention of these sizes.
 
         Args:
           query_shape: B, T, N and H.
           key_length: S.
 
         Raises:
-          ValueError: a shape or a dtype is another, or only one of the segments is given.
+          ValueError: a shape or dtype is wrong, or only one of the segments is given.
         """
         rows, length, heads, _ = query_shape
         if self.key_lengths is not None:
@@ -72,7 +72,7 @@ EVERYTHING = AttentionMask()
 
 
 class ModelMasks(NamedTuple):
-    """Of the encoder's and the decoder's self-attention, and of cross-attention."""
+    """The masks of the encoder's and the decoder's self-attention, and of cross-attention."""
 
     encoder: AttentionMask
     decoder: AttentionMask
@@ -86,13 +86,16 @@ def model_masks(
     inputs_segments: jax.Array | None = None,
     targets_segments: jax.Array | None = None,
 ) -> ModelMasks:
-    """What each attention of an encoder-decoder may see, without a cache.
+    """The mask of each attention of an encoder-decoder, without a cache.
 
     Args:
       inputs_lengths: int32 `[B]`, source tokens of rows whose padding is at the end.
       inputs_mask: bool `[B, S]`, True = a token, for padding anywhere; no fused kernel takes it.
       inputs_segments: int32 `[B, S]` of packed rows.
       targets_segments: int32 `[B, T]` of packed rows.
+
+    Returns:
+      The three masks.
     """
     mask = None if inputs_mask is None else inputs_mask[:, None, None, :]
     return ModelMasks(
@@ -106,3 +109,34 @@ def model_masks(
             mask,
         ),
     )
+
+
+class AttentionSite(NamedTuple):
+    """One kind of attention in a model, for a batch of some shape.
+
+    Attributes:
+      name: `encoder`, for example.
+      queries: T, positions that attend.
+      keys: S, positions that are attended to.
+      num_heads: N.
+      head_dim: H.
+      dtype: of queries, keys and values.
+      implementation: as configured; `auto` leaves the choice to `ops.attention_choice`.
+      causal: query t sees keys 0..t.
+      packed: several sentences a row, by their segments; else padding at the end of rows, unless it
+        is causal.
+      is_cross: queries and keys are of two sequences.
+      dropout: on the weights, in training.
+    """
+
+    name: str
+    queries: int
+    keys: int
+    num_heads: int
+    head_dim: int
+    dtype: str
+    implementation: str
+    causal: bool = False
+    packed: bool = False
+    is_cross: bool = False
+    dropout: bool = False

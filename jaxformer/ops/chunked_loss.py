@@ -1,4 +1,4 @@
-"""Vocabulary projection and loss, a chunk of tokens at a time: the logits are never held whole."""
+"""Vocabulary projection and loss by chunks of tokens, so that all logits never exist at once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxformer.ops.argument_checks import check_same_dtype, check_shape
 from jaxformer.ops.differentiation import plain_derivatives_wanted, with_backward_pass
 
-# Bytes of float32 logits in a chunk, by platform: what stays near the cores of a CPU; elsewhere so
-# much that adding to the table's gradient, once a chunk, costs little beside the logits.
+# Bytes of float32 logits in a chunk, by platform: what fits the caches of a CPU; elsewhere enough
+# that adding to the table's gradient, once per chunk, costs little compared to the logits.
 CHUNK_BYTES = {"cpu": 20 * 2**20}
 ACCELERATOR_CHUNK_BYTES = 2**30
 
 
 def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:
-    """Tokens in a chunk, for a platform as JAX names it.
+    """Tokens in a chunk.
 
     At least `2 d_model`: each chunk adds to the gradient of the whole table, which must stay cheap
-    beside the chunk's products.
+    compared to the chunk's products.
+
+    Args:
+      vocab_size: V.
+      d_model: D.
+      platform: as JAX names it, such as `cpu`.
+
+    Returns:
+      A power of two, or `2 d_model` if that is larger.
 
     Raises:
       ValueError: a size is not positive.
@@ -37,8 +45,8 @@ def automatic_chunk_tokens(vocab_size: int, d_model: int, platform: str) -> int:
 def project_to_vocabulary(hidden: jax.Array, table: jax.Array) -> jax.Array:
     """Logits `hidden table^T` in float32, whatever the dtype of the arguments.
 
-    The products of the backward pass take the gradient in the dtype of `hidden`. Forward mode:
-    inside `jaxformer.ops.differentiation.plain_derivatives`.
+    The backward pass casts the gradient to the dtype of `hidden`. Forward mode: inside
+    `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       hidden: `[..., D]`.
@@ -85,13 +93,13 @@ def chunked_loss_sums(
 ) -> dict[str, jax.Array]:
     """Sums over tokens of a loss on `logits = hidden table^T`, computed chunk by chunk.
 
-    The gradient is computed beside the sums, so that each chunk's logits exist once and are gone
-    with the chunk: `chunk_tokens * V` floats instead of `B T V`. Tokens of weight 0 are put last,
-    and chunks without any other token are not computed at all.
+    The gradient is computed together with the sums, so each chunk's logits exist only once:
+    `chunk_tokens * V` floats instead of `B T V`. Tokens of weight 0 are moved to the end, and
+    chunks that hold only such tokens are not computed.
 
     Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`, where all logits exist
     at once and every sum has a gradient. Outside, the gradient has a forward derivative
-    (`jax.hessian`) but no backward one, since the number of chunks is not known when traced.
+    (`jax.hessian`) but no backward one, since the number of chunks is unknown when traced.
 
     Args:
       loss_fn: `(logits [C, ..., V] float32, arguments [C]) -> sums`, float32 scalars by name; the
@@ -100,15 +108,15 @@ def chunked_loss_sums(
       table: `[V, D]`, the output embedding, in the dtype of `hidden`.
       arguments: `[B, T]` arrays for `loss_fn`, `weights` among them.
       chunk_tokens: C, tokens in a chunk on each device.
-      mesh: on which B is cut by `batch_axes`; each device then works through its own tokens, and
-        gradients are summed over devices once, not once a chunk.
+      mesh: shards B over `batch_axes`; each device then processes its own tokens, and gradients are
+        summed over devices once, not once per chunk.
       batch_axes: names of mesh axes.
 
     Returns:
       The sums. Only `loss` has a gradient, to `hidden` and `table`.
 
     Raises:
-      ValueError: a shape or a dtype is another, `weights` is missing, there is no token, or
+      ValueError: a shape or dtype is wrong, `weights` is missing, there is no token, or
         `chunk_tokens` is not a positive integer.
     """
     _check_arguments(hidden, table, arguments, chunk_tokens)
@@ -158,7 +166,7 @@ def _check_arguments(hidden, table, arguments: dict, chunk_tokens: int) -> None:
     if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
         raise ValueError(f"chunk_tokens={chunk_tokens!r}; give an integer of at least 1")
     if hidden.ndim < 3 or hidden.size == 0:
-        raise ValueError(f"hidden has shape {hidden.shape}; give [B, T, ..., D] with some token")
+        raise ValueError(f"hidden has shape {hidden.shape}; give [B, T, ..., D], not empty")
     check_shape("table", table, (None, hidden.shape[-1]), "[V, D]")
     check_same_dtype("table", table, "hidden", hidden)
     if "weights" not in arguments:
@@ -168,15 +176,15 @@ def _check_arguments(hidden, table, arguments: dict, chunk_tokens: int) -> None:
 
 
 def _sums_at_once(loss_fn, hidden, table, arguments: dict):
-    """The sums as JAX differentiates them: without the loop, which has no derivative backward."""
+    """The sums without the loop, which has no reverse-mode derivative."""
     logits = project_to_vocabulary(hidden.reshape(-1, *hidden.shape[2:]), table)
     return loss_fn(logits, {name: value.reshape(-1) for name, value in arguments.items()})
 
 
 def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gradient: bool):
-    """Sums of one device's tokens; with their gradients to `hidden` and `table` if asked for.
+    """Sums of one device's tokens, optionally with their gradients to `hidden` and `table`.
 
-    The gradient to `table` is float32: it is still to be summed over devices.
+    The gradient to `table` is float32, because it is yet to be summed over devices.
     """
     tokens = arguments["weights"].size
     chunk = min(chunk_tokens, tokens)
@@ -196,12 +204,13 @@ def _run_chunks(loss_fn, chunk_tokens: int, hidden, table, arguments, *, with_gr
         sums = loss_fn(project_to_vocabulary(hidden, table), arguments)
         return sums["loss"], sums
 
-    def cut(x, index):
+    def slice_of(x, index):
         return jax.lax.dynamic_slice_in_dim(x, index * chunk, chunk)
 
     def add_chunk(index, carry):
         total, gradients = carry
-        operands = cut(hidden, index), table, {n: cut(x, index) for n, x in arguments.items()}
+        chunks = {name: slice_of(x, index) for name, x in arguments.items()}
+        operands = slice_of(hidden, index), table, chunks
         if with_gradient:
             (_, sums), new = jax.value_and_grad(chunk_sums, (0, 1), has_aux=True)(*operands)
             of_hidden = jax.lax.dynamic_update_slice_in_dim(gradients[0], new[0], index * chunk, 0)

@@ -12,8 +12,8 @@ from jaxformer.ops.differentiation import with_backward_pass
 def dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`y = x W`.
 
-    Its gradients are `dy W^T` and `x^T dy`, each one matrix product on arrays as they lie; the
-    derivative that JAX finds by itself gives `(dy^T x)^T`, for which XLA copies `dy` transposed.
+    Its gradients are `dy W^T` and `x^T dy`, each one matrix product without copies; JAX's own
+    derivative gives `(dy^T x)^T`, for which XLA makes a transposed copy of `dy`.
     Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:

@@ -1,7 +1,7 @@
-"""Dropout whose random bits cost next to nothing: a keyed hash of each element's index.
+"""Dropout with nearly free random bits: a keyed hash of each element's index.
 
-XLA fuses the hash into the multiplication, so no array of random bits is ever stored, and the mask
-does not depend on how the array is cut over devices. `jax.random` draws the key of each call.
+XLA fuses the hash into the multiplication, so no array of random bits is stored, and the mask does
+not depend on how the array is sharded. `jax.random` draws the key of each call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
 
     Args:
       x: any shape and floating dtype.
-      rate: probability in [0, 1], a number known when the function is traced; at 1 all is 0.
+      rate: probability in [0, 1], known when the function is traced; 1 gives zeros.
       key: a `jax.random.key`, used once.
 
     Returns:
@@ -63,7 +63,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
     if rate == 0.0:
         return x
     threshold = min(round((1.0 - rate) * 2**32), 2**32 - 1)
-    if threshold == 0:  # no element is kept, and the scale of those would be infinite
+    if threshold == 0:  # no element is kept, and the scale would be infinite
         return jnp.zeros_like(x)
     keep = random_bits(key, x.shape) < jnp.uint32(threshold)
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros_like(x))

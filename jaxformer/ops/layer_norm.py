@@ -12,8 +12,8 @@ from jaxformer.ops.differentiation import with_backward_pass
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
     """`scale (x - mean) / sqrt(variance + epsilon) + bias` over the last axis.
 
-    Statistics are float32 whatever the dtype of `x`. The backward pass is written by hand and keeps
-    only the normalised rows and their inverse deviations. Forward mode: inside
+    Statistics are float32 whatever the dtype of `x`. The custom backward pass keeps only the
+    normalised rows and their inverse deviations. Forward mode: inside
     `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The training loss and the shift that makes decoder inputs out of targets."""
+"""The training loss, and the shift that turns targets into decoder inputs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class TokenLosses(NamedTuple):
 
 
 def shift_right(targets: jax.Array, bos_id: int, positions: jax.Array | None = None) -> jax.Array:
-    """Decoder inputs of teacher forcing: BOS, then the targets without the last.
+    """Decoder inputs for teacher forcing: BOS, then the targets without the last.
 
     Args:
       targets: int32 `[B, T]`.
       bos_id: id that starts each sentence.
-      positions: int32 `[B, T]` of packed rows; BOS is put where a position is 0.
+      positions: int32 `[B, T]` of packed rows; BOS goes where a position is 0.
 
     Returns:
       int32 `[B, T]`.
 
     Raises:
-      ValueError: `targets` has other axes, no column or no integers, or `positions` another shape.
+      ValueError: `targets` is not integer `[B, T]` with T > 0, or `positions` has another shape.
     """
     check_shape("targets", targets, (None, None), "[B, T]")
     check_integers("targets", targets)
     if targets.shape[1] == 0:
-        raise ValueError(f"targets has shape {targets.shape}; give at least one token a row")
+        raise ValueError(f"targets has shape {targets.shape}; give at least one token per row")
     if positions is not None:
         check_shape("positions", positions, targets.shape, "[B, T]")
     shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
@@ -53,9 +53,9 @@ def shift_right(targets: jax.Array, bos_id: int, positions: jax.Array | None = N
 def _max_and_sum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Both over the last axis.
 
-    As one reduction they read `x` once; XLA for GPUs does not merge them by itself. On a CPU one
-    reduction takes twice as long as two. The tangent of the maximum is left out: it cancels in
-    `log sum exp`, and JAX's own for one reduction is a tree of slices.
+    One joint reduction reads `x` once; XLA for GPUs does not merge two by itself. On a CPU the
+    joint reduction takes twice as long as two. The tangent of the maximum is omitted: it cancels in
+    `log sum exp`, and JAX's own for a joint reduction is a tree of slices.
     """
 
     def separately(x):
@@ -94,7 +94,7 @@ def _token_losses_forward(logits, targets, label_smoothing):
 
 
 def _token_losses_backward(label_smoothing, saved, gradients):
-    """`softmax - (1 - eps) [v = target] - eps / V` for the loss, eps = 0 for nll; in one pass."""
+    """`softmax - (1 - eps) [v = target] - eps / V` for the loss, eps = 0 for nll, in one pass."""
     logits, targets, log_sum = saved
     pieces = logits.shape[-1]
     is_target = targets[..., None] == jax.lax.broadcasted_iota(
@@ -117,14 +117,15 @@ def label_smoothed_cross_entropy(
 ) -> TokenLosses:
     """Cross-entropy against `(1 - eps) [v = target] + eps / V` (paper 5.4), token by token.
 
-    `loss = logsumexp(z) - (1 - eps) z[target] - eps mean(z)`: eps is spread over all V pieces, the
-    target included. No one-hot array is made, forward or backward. Float32 whatever the logits'.
-    Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
+    `loss = logsumexp(z) - (1 - eps) z[target] - eps mean(z)`: eps is spread over all V pieces,
+    including the target. No one-hot array is made, forward or backward. The result is float32
+    whatever the dtype of the logits. Forward mode: inside
+    `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
       logits: floating `[..., V]`.
       targets: int32 `[...]`, ids from 0 to V - 1. None is ignored: give padding the weight 0 where
-        the losses are summed. An id from V on gives NaN, and a negative one counts from the end.
+        the losses are summed. An id of V or more gives NaN; a negative one counts from the end.
       label_smoothing: eps in [0, 1).
 
     Returns:
@@ -145,7 +146,7 @@ def _divided_losses(logits, targets, label_smoothing, alpha):
 
 
 def _log_probabilities(logits, log_sum):
-    """Of both passes, `[..., V]` each."""
+    """Log-probabilities of both passes, `[..., V]` each."""
     wide = logits.astype(jnp.float32) - log_sum[..., None]
     return wide[..., 0, :], wide[..., 1, :]
 
@@ -162,8 +163,8 @@ def _two_pass_losses_forward(logits, targets, label_smoothing, alpha):
 
 
 def _two_pass_losses_backward(label_smoothing, alpha, saved, gradients):
-    """Half of `_token_losses_backward` a pass, and the divergence: for the first pass
-    `alpha / 4 (p (log p - log q - KL(p | q)) + p - q)`. All of it in one pass over the logits."""
+    """Half of `_token_losses_backward` per pass, plus the divergence: for the first pass
+    `alpha / 4 (p (log p - log q - KL(p | q)) + p - q)`. Reads the logits once."""
     logits, targets, log_sum, of_first, of_second = saved
     pieces = logits.shape[-1]
     log_p, log_q = _log_probabilities(logits, log_sum)
@@ -188,11 +189,11 @@ _two_pass_losses = with_backward_pass(
 def two_pass_cross_entropy(
     logits: jax.Array, targets: jax.Array, label_smoothing: float, alpha: float
 ) -> TokenLosses:
-    """R-Drop (Liang et al. 2021): two passes p and q over one token, and what divides them.
+    """R-Drop (Liang et al. 2021): the loss of two passes p and q, and their divergence.
 
-    `loss = (L_p + L_q) / 2 + alpha / 4 (KL(p | q) + KL(q | p))`, the paper's halved, with L of
+    `loss = (L_p + L_q) / 2 + alpha / 4 (KL(p | q) + KL(q | p))`, half the paper's, with L of
     `label_smoothed_cross_entropy` and `KL(p | q) = sum_v p_v (log p_v - log q_v)` in nats; `nll`
-    and `correct` are means of the two passes.
+    and `correct` are means over the two passes.
     Forward mode: inside `jaxformer.ops.differentiation.plain_derivatives`.
 
     Args:
@@ -205,7 +206,7 @@ def two_pass_cross_entropy(
       `TokenLosses` of the targets' shape; `correct` has no gradient.
 
     Raises:
-      ValueError: as in `label_smoothed_cross_entropy`, the axis of the passes is not 2, or `alpha`
+      ValueError: as for `label_smoothed_cross_entropy`, the axis of the passes is not 2, or `alpha`
         is out of range.
     """
     check_shape("logits", logits, (*targets.shape, 2, None), "[..., 2, V]")
@@ -219,5 +220,5 @@ def two_pass_cross_entropy(
 def _check_label_smoothing(label_smoothing: float) -> None:
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(
-            f"label_smoothing={label_smoothing}; give a share from 0 to below 1, such as 0.1"
+            f"label_smoothing={label_smoothing}; give a value from 0 to below 1, such as 0.1"
         )

@@ -13,13 +13,13 @@ def padding_mask(tokens: jax.Array, pad_id: int) -> jax.Array:
 
     Args:
       tokens: int32 `[B, S]`.
-      pad_id: the id that fills rows up; every other id counts as a token.
+      pad_id: the padding id; every other id counts as a token.
 
     Returns:
       bool `[B, 1, 1, S]`.
 
     Raises:
-      ValueError: `tokens` has other axes or is not integer.
+      ValueError: `tokens` is not integer `[B, S]`.
     """
     check_shape("tokens", tokens, (None, None), "[B, S]")
     check_integers("tokens", tokens)
@@ -27,7 +27,7 @@ def padding_mask(tokens: jax.Array, pad_id: int) -> jax.Array:
 
 
 def causal_mask(length: int) -> jax.Array:
-    """Mask with which position t sees positions 0..t (paper 3.2.3).
+    """Mask that lets position t see positions 0..t (paper 3.2.3).
 
     Returns:
       bool `[1, 1, length, length]`.
@@ -38,7 +38,7 @@ def causal_mask(length: int) -> jax.Array:
 
 
 def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Mask that keeps packed sentence pairs apart: a token sees its own segment only.
+    """Mask that separates packed sentence pairs: a token sees only its own segment.
 
     Args:
       query_segments: int32 `[B, T]`, sentences numbered from 1, 0 = padding.
@@ -48,7 +48,7 @@ def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Arra
       bool `[B, 1, T, S]`; padding sees nothing and is seen by nothing.
 
     Raises:
-      ValueError: other axes, different numbers of rows, or segments that are not integer.
+      ValueError: the axes or numbers of rows differ, or the segments are not integers.
     """
     check_shape("query_segments", query_segments, (None, None), "[B, T]")
     check_shape("key_segments", key_segments, (query_segments.shape[0], None), "[B, S]")
@@ -62,7 +62,7 @@ def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
     """Logical and of all masks that are not None; None if there is none.
 
     Raises:
-      ValueError: a mask is not bool; the and of integers goes bit by bit.
+      ValueError: a mask is not bool; the and of integers would be bitwise.
     """
     present = [mask for mask in masks if mask is not None]
     for number, mask in enumerate(masks):

@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoidal encodings (paper 3.5) and rotary embeddings (Su et al. 2021)."""
+"""Positions: sinusoidal encodings (paper 3.5) and rotary embeddings (Su et al. 2021)."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def encode_positions(positions: jax.Array, d_model: int) -> jax.Array:
 
 
 def apply_rotary(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Turn each pair of channels by an angle that grows with the position (Su et al. 2021).
+    """Rotate each pair of channels by an angle that grows with the position (Su et al. 2021).
 
     `(x1, x2) -> (x1 cos a - x2 sin a, x1 sin a + x2 cos a)` with `a = pos / 10000^(2i / H)`,
-    where x1 is the first half of the channels and x2 the second. Scores between a turned query
-    and a turned key depend on the distance of their positions only.
+    where x1 is the first half of the channels and x2 the second. Scores between a rotated query and
+    a rotated key depend only on the distance between their positions.
 
     Args:
       x: `[B, T, N, H]`, H even.
@@ -74,7 +74,7 @@ def apply_rotary(x: jax.Array, positions: jax.Array) -> jax.Array:
       `[B, T, N, H]` in the dtype of `x`.
 
     Raises:
-      ValueError: H is odd, `x` is not floating, or `positions` is not of a shape given above.
+      ValueError: H is odd, `x` is not floating, or `positions` has another shape.
     """
     check_shape("x", x, (None,) * 4, "[B, T, N, H]")
     check_floating("x", x)
@@ -93,6 +93,6 @@ def apply_rotary(x: jax.Array, positions: jax.Array) -> jax.Array:
 def _check_width(name: str, size: int) -> None:
     if size < 2 or size % 2:
         raise ValueError(
-            f"{name}={size}; positions come in pairs of channels, so give an even size, such as "
+            f"{name}={size}; positions need pairs of channels: give an even size, such as "
             f"{max(2, size + 1)}"
         )

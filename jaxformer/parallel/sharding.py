@@ -1,7 +1,7 @@
 """Where each array lives on the mesh: two tables, and the functions that read them.
 
-A parameter's path selects its logical axes, the logical axes select mesh axes. The modules know
-nothing of either; the model calls `cut_like_batch` where it looks up rows of a table.
+A parameter's path selects its logical axes, and these select mesh axes. The modules know neither;
+the model only calls `shard_like_batch` after embedding lookups.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxformer.parallel.mesh import batch_share
+from jaxformer.parallel.mesh import DATA, FSDP, TENSOR, batch_share
 
 # Exactly one pattern must match the whole path of each parameter.
 PARAMETER_AXES = (
@@ -33,32 +34,34 @@ PARAMETER_AXES = (
     (r".*_norm/(scale|bias)", ("embed",)),
 )
 
+_other_parameter_axes: list[tuple[str, tuple[str | None, ...]]] = []
+
 LOGICAL_TO_MESH = {
-    "embed": "fsdp",
-    "vocab": "tensor",
-    "heads": "tensor",
-    "ff": "tensor",
+    "embed": FSDP,
+    "vocab": TENSOR,
+    "heads": TENSOR,
+    "ff": TENSOR,
     "position": None,
     "layers": None,
 }
 
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = (DATA, FSDP)
 BATCH_SPEC = PartitionSpec(BATCH_AXES)
 
 
-def cut_like_batch(embedded: jax.Array) -> jax.Array:
-    """Rows of a table that were looked up for a batch, cut over the mesh as the batch is.
+def shard_like_batch(embedded: jax.Array) -> jax.Array:
+    """Shard embedded tokens by rows, as the batch is.
 
-    A table that is cut by width gives every token a part of its width. Left alone XLA carries that
-    into the layers behind the lookup, or copies the array to all devices; said in two steps it is
-    an exchange within `fsdp`, and everything behind it stays cut by rows.
+    Looking up rows of a table sharded by width gives tokens sharded by width. Without constraints
+    XLA carries that sharding into the following layers, or copies the array to all devices. The two
+    constraints here make it one exchange within `fsdp`, and what follows stays sharded by rows.
 
     Args:
       embedded: `[B, T, D]`.
 
     Returns:
-      The same values; without a mesh in context (`jax.sharding.use_abstract_mesh`), or where its
-      axes do not divide B and D, just `embedded`.
+      The same values, resharded. Without a mesh in context (`jax.sharding.use_abstract_mesh`), or
+      if its axes do not divide B and D, `embedded` itself.
     """
     mesh, width = jax.sharding.get_abstract_mesh(), LOGICAL_TO_MESH["embed"]
     automatic = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
@@ -79,13 +82,23 @@ def path_name(path: tuple[Any, ...]) -> str:
     )
 
 
-def logical_axes(path: str, rank: int) -> tuple[str, ...]:
+def add_parameter_axes(rules: Iterable[tuple[str, tuple[str | None, ...]]]) -> None:
+    """Add rules to `PARAMETER_AXES` for models of another package, in this process.
+
+    Args:
+      rules: pattern of a path and the logical axes of its parameters; None: not sharded.
+    """
+    _other_parameter_axes.extend(rule for rule in rules if rule not in _other_parameter_axes)
+
+
+def logical_axes(path: str, rank: int) -> tuple[str | None, ...]:
     """Logical axes of the parameter at `path`.
 
     Raises:
-      ValueError: no pattern matches, several do, or the rank is another.
+      ValueError: no pattern matches, several do, or the rank differs.
     """
-    matches = [axes for pattern, axes in PARAMETER_AXES if re.fullmatch(pattern, path)]
+    rules = (*PARAMETER_AXES, *_other_parameter_axes)
+    matches = [axes for pattern, axes in rules if re.fullmatch(pattern, path)]
     if len(matches) != 1:
         raise ValueError(
             f"parameter {path!r} matches {len(matches)} rules of PARAMETER_AXES, not one"
@@ -101,15 +114,16 @@ def logical_axes(path: str, rank: int) -> tuple[str, ...]:
 def parameter_shardings(params: Any, mesh: Mesh) -> Any:
     """A `NamedSharding` for each parameter.
 
-    An axis whose size the mesh axis does not divide is kept whole.
+    An axis that the mesh axis does not divide is not sharded.
 
     Args:
-      params: tree of arrays or `ShapeDtypeStruct`s, as the modules name them.
+      params: tree of arrays or `ShapeDtypeStruct`s, with the modules' names.
       mesh: from `make_mesh`.
     """
 
     def sharding(path, leaf):
-        names = [LOGICAL_TO_MESH[axis] for axis in logical_axes(path_name(path), leaf.ndim)]
+        axes = logical_axes(path_name(path), leaf.ndim)
+        names = [axis and LOGICAL_TO_MESH[axis] for axis in axes]
         spec = [
             name if name is not None and size % mesh.shape[name] == 0 else None
             for name, size in zip(names, leaf.shape, strict=True)
@@ -120,7 +134,7 @@ def parameter_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def with_shardings(shapes: Any, shardings: Any) -> Any:
-    """`ShapeDtypeStruct`s of a tree of shapes that also say where each array lives."""
+    """A tree of shapes as `ShapeDtypeStruct`s with shardings."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         shapes,
@@ -129,17 +143,17 @@ def with_shardings(shapes: Any, shardings: Any) -> Any:
 
 
 def place_like_parameters(params: Any, mesh: Mesh) -> Any:
-    """`ShapeDtypeStruct`s that say where each parameter lives on the mesh."""
+    """Parameters as `ShapeDtypeStruct`s with their shardings on the mesh."""
     return with_shardings(params, parameter_shardings(params, mesh))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of a value that every device holds whole."""
+    """The sharding of a value replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of batch rows: cut over `data` and `fsdp`."""
+    """The sharding of batch rows, over `data` and `fsdp`."""
     return NamedSharding(mesh, BATCH_SPEC)
 
 
@@ -147,11 +161,11 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
     """Put this process's rows of a global batch on its devices.
 
     Args:
-      batch: arrays `[rows of this process, ...]`, the rows of `batch_share` in their order.
+      batch: arrays `[rows of this process, ...]`, the rows of `batch_share` in order.
       mesh: from `make_mesh`.
 
     Returns:
-      Global arrays whose first axis is cut over `data` and `fsdp`.
+      Global arrays whose first axis is sharded over `data` and `fsdp`.
     """
     if jax.process_count() == 1:
         return jax.make_array_from_process_local_data(batch_sharding(mesh), batch)
@@ -172,14 +186,14 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
 
 
 def shard_rows(array: np.ndarray, mesh: Mesh) -> jax.Array:
-    """Put an array `[rows, ...]` that every process has whole on the mesh, cut by rows."""
+    """Shard an array `[rows, ...]` that every process holds in full by rows over the mesh."""
     if jax.process_count() == 1:
         return jax.device_put(array, batch_sharding(mesh))
     return jax.make_array_from_callback(array.shape, batch_sharding(mesh), array.__getitem__)
 
 
 def fetch(tree: Any, mesh: Mesh | None) -> Any:
-    """NumPy arrays of all of a tree of global arrays, in every process; None: of one device."""
+    """Fetch a tree of global arrays into NumPy, in every process; `mesh` None: one device's."""
     if mesh is not None and jax.process_count() > 1:
         tree = _gather(mesh)(tree)
     return jax.device_get(tree)

@@ -1,4 +1,4 @@
-"""Which rows of every batch one process reads; imports no JAX, so that the data side may use it."""
+"""Which rows of every batch a process reads; free of JAX, so that `data` may import it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 class BatchShare(NamedTuple):
     """The rows of a global batch that the devices of one process hold.
 
-    A batch is cut into `parts` equal parts. On a pod the parts of a process need not be neighbours,
-    and where tensor parallelism crosses processes several of them hold the same part.
+    A batch is split into `parts` equal parts. On a pod the parts of a process need not be adjacent,
+    and where tensor parallelism spans processes, several of them hold the same part.
 
     Attributes:
-      parts: into which the rows of a batch are cut.
-      runs: `(first, end)` of each run of neighbouring parts that is here, ascending.
+      parts: number of parts of a batch.
+      runs: `(first, end)` of each run of adjacent parts held here, ascending.
     """
 
     parts: int
@@ -31,20 +31,20 @@ class BatchShare(NamedTuple):
         return cls(parts, tuple(runs))
 
     def slices(self, rows: int) -> list[slice]:
-        """The rows that are here of a global batch of `rows` rows, a multiple of `parts`."""
+        """The rows held here of a global batch of `rows` rows, a multiple of `parts`."""
         return [
             slice(first * rows // self.parts, end * rows // self.parts) for first, end in self.runs
         ]
 
     def global_rows(self, rows: int) -> int:
-        """Rows of the global batch of which `rows` are here."""
+        """Rows of the global batch if this process holds `rows` of them."""
         return rows * self.parts // sum(end - first for first, end in self.runs)
 
     def local_row(self, row: int, rows: int) -> int:
-        """Where row number `row` of a global batch of `rows` rows lies among those that are here.
+        """Local index of row `row` of a global batch of `rows` rows.
 
         Raises:
-          IndexError: it is in another process.
+          IndexError: another process holds the row.
         """
         before = 0
         for held in self.slices(rows):

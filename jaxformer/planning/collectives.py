@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices, read from XLA's text of it."""
+"""What a compiled program sends between devices, read from its HLO text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxformer.planning.hlo_text import (
     tally,
 )
 
-# Bytes that a device sends with a ring algorithm, over the bytes of the whole array; n devices.
+# Bytes that a device sends by a ring algorithm, relative to the whole array; n devices.
 SHARE_SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -28,9 +28,9 @@ SHARE_SENT = {
     "collective-permute": lambda n: 1.0,
     "collective-broadcast": lambda n: 1.0,
 }
-# A TPU's reduce-scatter is a fusion of an all-reduce and the cut that follows.
+# A TPU's reduce-scatter is a fusion of an all-reduce and the slice that follows.
 SCATTER_FUSION = "all-reduce-scatter"
-# What marks the first piece of a collective that is cut into pieces.
+# Marks the first piece of a collective that runs in pieces.
 CHAIN_START = 'custom_call_target="AsyncCollectiveStart"'
 CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
@@ -42,10 +42,10 @@ class Collective(NamedTuple):
 
     Attributes:
       kind: a key of `SHARE_SENT`.
-      group: positions in the program's flat list of devices that talk to each other; all other
+      group: positions, in the program's flat list of devices, of those that communicate; all other
         groups do the same at the same time.
       size: bytes of the whole array, summed or gathered.
-      count: times in one call of the program.
+      count: number of times in one call of the program.
     """
 
     kind: str
@@ -71,17 +71,17 @@ class Collective(NamedTuple):
 def read_collectives(
     text: str, devices: int, *, starts: Sequence[str] = (), unknown_trips: int = 1
 ) -> list[Collective]:
-    """The collectives of one call of a program, those in loops as often as the loop runs.
+    """The collectives of one call of a program; those in loops count for every iteration.
 
     Args:
       text: of `jax.stages.Compiled.as_text()`.
-      devices: that the program runs on.
-      starts: names of the computations that are called, of a loop say; none: the entry.
-      unknown_trips: taken for loops whose length XLA does not know.
+      devices: number of devices that run the program.
+      starts: names of the computations to start from, such as a loop's body; none: the entry.
+      unknown_trips: number of iterations assumed for loops whose length XLA does not know.
 
     Returns:
       Equal ones are counted together; the largest senders come first. Groups of one device are
-      left out.
+      omitted.
 
     Raises:
       ValueError: the text has no entry computation, or groups in an unknown notation.
@@ -120,7 +120,7 @@ def _own(instruction: Instruction, devices: int) -> collections.Counter:
 
 
 def _chain_starts(computations) -> dict[str, str]:
-    """By channel, the computation that starts a chain; the pieces that follow may be in loops."""
+    """By channel, the computation that starts a chain; its other pieces may be in loops."""
     return {
         channel[1]: name
         for name, instructions in computations.items()
@@ -135,9 +135,9 @@ def _fused(
 ) -> collections.Counter:
     """Collectives within a fusion.
 
-    A TPU runs a collective beside arithmetic in pieces: its start, some fusions and its end each
-    name it, with one channel. Where the start is marked, in `chains`, it alone counts; else the
-    first of the calling computation, whose channels so far are `seen`.
+    A TPU overlaps a collective with computation by running it in pieces: its start, some fusions
+    and its end all name it, with one channel. If the start is marked, in `chains`, only it counts;
+    else the first one in the calling computation, whose channels so far are in `seen`.
     """
     total: collections.Counter = collections.Counter()
     fused = called(instruction, "calls")
@@ -165,10 +165,13 @@ def read_group(attributes: str, devices: int) -> tuple[int, ...]:
     Args:
       attributes: of its line, with `replica_groups` as `{{0,1},{2,3}}`, as `[2,2]<=[2,2]T(1,0)` or
         as `mesh['a'=2,'b'=2] {'a'}`; or with `source_target_pairs`.
-      devices: of the program; the group of an empty list.
+      devices: number of devices of the program, which all form the group of an empty list.
+
+    Returns:
+      Positions in the program's flat list of devices.
 
     Raises:
-      ValueError: another notation.
+      ValueError: the notation is unknown.
     """
     if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", attributes):
         return tuple(sorted({int(pairs[1]), int(pairs[2])}))
@@ -195,8 +198,8 @@ def _read_iota(sizes: str, order: str | None) -> np.ndarray:
 def _read_mesh_group(axes: str, named: str, order: np.ndarray | None) -> tuple[int, ...]:
     """First group of `'a'=8,'b'=2` along the `named` axes.
 
-    `'a':(1)4` names the part of 4 of `a` behind a first factor of 1. `order` are the devices of the
-    mesh, if they are not 0, 1, ...
+    `'a':(1)4` names the factor 4 of `a` after a first factor of 1. `order` lists the devices of the
+    mesh if they are not 0, 1, ...
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     strides, stride = {}, 1

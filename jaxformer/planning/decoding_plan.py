@@ -25,12 +25,14 @@ from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import batch_sharding
 from jaxformer.planning.hlo_text import called, open_loops, read_computations
 from jaxformer.planning.program_costs import Costs, ProgramReader
-from jaxformer.planning.step_plan import BOS_ID, EOS_ID, PAD_ID, PlannedRun
+from jaxformer.planning.step_plan import PlannedRun
 from jaxformer.training.checks.memory import (
     advise_when_out_of_memory,
     bytes_per_device,
     format_bytes,
 )
+
+PAD_ID, EOS_ID, BOS_ID = 0, 1, 2  # of vocabularies that are trained here
 
 
 class SearchMemory(NamedTuple):
@@ -138,6 +140,7 @@ def compile_decoding(run: PlannedRun, shape: SearchShape) -> jax.stages.Compiled
         strategy=make_strategy(run.config.decoding),
         ids=(PAD_ID, PAD_ID, EOS_ID, BOS_ID),
         max_length=shape.max_length,
+        padding=None,
         mesh=run.mesh,
     )
     return lowered.compile()

@@ -1,4 +1,4 @@
-"""GPUs that are not here: XLA's target configurations, by which it compiles for them anyway."""
+"""Absent GPUs: XLA's target configurations, which let it compile for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import jax
 from jaxformer.errors import InputError
 from jaxformer.runtime.xla_flags import CUDA_PLUGINS
 
-PATTERN = r"([a-z][a-z0-9_]*):(?:(\d+)x)?(\d+)"  # h200:8, or nodes x devices of each: h200:4x8
-# The same of all NVIDIA GPUs in the file: CUDA programming guide, technical specifications.
+PATTERN = r"([a-z][a-z0-9_]*):(?:(\d+)x)?(\d+)"  # h200:8, or nodes x devices per node: h200:4x8
+# The same for all NVIDIA GPUs in the file: CUDA programming guide, technical specifications.
 COMMON = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
@@ -34,7 +34,7 @@ def _tables() -> dict[str, Any]:
 
 
 def gpu_names() -> list[str]:
-    """Names that a topology may begin with."""
+    """The GPU names that a topology may begin with."""
     return list(_tables()["gpu"])
 
 
@@ -76,21 +76,24 @@ def _version(numbers: list[int]) -> str:
 
 
 def gpu_devices(topology: str) -> list[jax.Device]:
-    """GPUs that are not there: programs can be compiled for them, not run.
+    """Absent GPUs, for which programs can be compiled but not run.
 
     Args:
-      topology: `h200:8`, the devices of one node, or `h200:4x8`, nodes and devices of each.
+      topology: `h200:8`, the devices of one node, or `h200:4x8`, nodes and devices per node.
+
+    Returns:
+      The devices.
 
     Raises:
-      InputError: no such GPU is known here, or JAX's CUDA packages are not installed.
+      InputError: the GPU is unknown, or JAX's CUDA packages are not installed.
     """
     from jax.experimental import topologies
 
     named = re.fullmatch(PATTERN, topology)
     if not named or named[1] not in _tables()["gpu"]:
         raise InputError(
-            f"--topology={topology} is no GPU that is known here; GPUs are named like h200:8 (one "
-            f"node) or h200:4x8 (nodes x devices): {', '.join(gpu_names())}"
+            f"--topology={topology} is not a known GPU; GPUs are named like h200:8 (one node) or "
+            f"h200:4x8 (nodes x devices): {', '.join(gpu_names())}"
         )
     if not any(importlib.util.find_spec(plugin) for plugin in CUDA_PLUGINS):
         raise InputError(

@@ -1,4 +1,4 @@
-"""XLA's text of a compiled program: computations, their instructions, and how often a loop runs."""
+"""The HLO text of a compiled program: computations, instructions, and trip counts of loops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-RUNS_OTHERS = ("while", "conditional", "call", "async-start")  # they only run computations
-BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # the others say it: bf16, s32
+RUNS_OTHERS = ("while", "conditional", "call", "async-start")  # only run other computations
+BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}  # other names tell: bf16, s32
 
 
 class Instruction(NamedTuple):
@@ -64,18 +64,21 @@ def tally(
     *,
     unknown_trips: int = 1,
 ) -> collections.Counter:
-    """Sum of what a call of each of `starts` does, with all computations that it runs in turn.
+    """Sum of what calls of `starts` do, including all computations that they run.
 
-    A loop runs its body, and its condition too where its length is not known beforehand. Of the
-    branches of a conditional only one runs: the dearest is taken.
+    A loop runs its body, and also its condition if its length is unknown. Only one branch of a
+    conditional runs: the most expensive one counts.
 
     Args:
       computations: from `read_computations`.
-      starts: names of the computations that are called.
-      own: by name, what the instructions of a computation do by themselves, without those of
+      starts: names of the computations to start from.
+      own: by name, what the instructions of a computation do themselves, without those of
         `RUNS_OTHERS`.
-      price: of a sum, to compare branches by.
-      unknown_trips: taken for loops whose length XLA does not know.
+      price: of a sum, to compare branches.
+      unknown_trips: number of iterations assumed for loops whose length XLA does not know.
+
+    Returns:
+      The sum over all computations, each multiplied by the number of times it runs.
     """
     known: dict[str, collections.Counter] = {}
 
@@ -93,7 +96,7 @@ def tally(
 
 
 def _runs(line: Instruction, computations, unknown_trips: int) -> list[tuple[list[str], int]]:
-    """What an instruction runs: computations of which one runs, and how often."""
+    """What an instruction runs: alternative computations, one of which runs, and how often."""
     if line.opcode == "while":
         trips = trip_count(line.rest, computations)
         body, condition = [called(line, "body")], [called(line, "condition")]
@@ -117,7 +120,7 @@ def called(line: Instruction, attribute: str) -> str:
 
 
 def open_loops(computations: dict[str, list[Instruction]], start: str) -> list[Instruction]:
-    """The loops of a computation, inside its calls too, whose length is not known beforehand."""
+    """The loops of unknown length in a computation and its calls."""
     found = []
     for line in computations.get(start, ()):
         if line.opcode == "while" and trip_count(line.rest, computations) is None:
@@ -128,9 +131,9 @@ def open_loops(computations: dict[str, list[Instruction]], start: str) -> list[I
 
 
 def trip_count(rest: str, computations) -> int | None:
-    """How often a loop runs: as XLA says, or by its condition `counter < constant` from 0 on.
+    """How often a loop runs: from XLA's annotation, or its condition `counter < constant` from 0.
 
-    None where that is not known beforehand: the condition looks at more than a counter.
+    None if unknown, because the condition depends on more than a counter.
     """
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest):
         return int(known[1])
@@ -154,7 +157,7 @@ def _constants(computation) -> dict[str, int]:
 
 
 def _increment(counter: str, condition, body) -> int:
-    """What an iteration adds to a loop's counter: as often as XLA has unrolled the loop."""
+    """What an iteration adds to a loop's counter: XLA's unrolling factor."""
     place = re.search(r"\bindex=(\d+)", {line.name: line for line in condition}[counter].rest)
     values = operands(body[-1]) if body else []  # of the next iteration
     if not place or int(place[1]) >= len(values):
@@ -167,7 +170,7 @@ def _increment(counter: str, condition, body) -> int:
 
 
 def operands(instruction: Instruction) -> list[str]:
-    """Names of what an instruction is applied to."""
+    """Names of an instruction's operands."""
     return re.findall(
         r"([\w.\-]+)(?:,|$)", instruction.rest[: _closing("(" + instruction.rest) - 1]
     )

@@ -1,6 +1,6 @@
-"""What a compiled program runs on a GPU, kernel by kernel, and the memory that each touches.
+"""The kernels of a compiled GPU program, and the memory that each accesses.
 
-XLA gives no cost analysis of a program for a GPU that is not there, so its text is counted.
+XLA has no cost analysis for programs of absent GPUs, so they are counted in the HLO text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxformer.planning.hlo_text import (
     tally,
 )
 
-# They only name what is there, or are done by the host.
+# These only rename arrays, or run on the host.
 NO_KERNEL = (
     "after-all", "bitcast", "constant", "get-tuple-element", "opt-barrier", "parameter",
     "partition-id", "replica-id", "tuple", "copy-done", "async-done", "async-update",
@@ -44,18 +44,18 @@ class Kernel(NamedTuple):
 
 
 def read_kernels(text: str, *, starts: Sequence[str] = (), unknown_trips: int = 1) -> list[Kernel]:
-    """The kernels of one call of a program by kind; those in loops as often as the loop runs.
+    """The kernels of one call of a program by kind; those in loops count for every iteration.
 
-    A kernel reads each operand once and writes its result once: of a table from which it only cuts
-    or gathers rows, the rows; of an array that it updates in place, the update.
+    A kernel reads each operand once and writes its result once. Of a table from which it only
+    slices or gathers rows, the rows count; of an array that it updates in place, the update.
 
     Args:
       text: of `jax.stages.Compiled.as_text()`.
-      starts: names of the computations that are called, of a loop say; none: the entry.
-      unknown_trips: taken for loops whose length XLA does not know.
+      starts: names of the computations to start from, such as a loop's body; none: the entry.
+      unknown_trips: number of iterations assumed for loops whose length XLA does not know.
 
     Returns:
-      The kind with most bytes first.
+      One entry per kind, most bytes first.
 
     Raises:
       ValueError: the text has no entry computation.
@@ -84,7 +84,7 @@ def read_kernels(text: str, *, starts: Sequence[str] = (), unknown_trips: int = 
 
 
 def kernel_kind(line: Instruction) -> str:
-    """What an instruction of a GPU program is, in words."""
+    """The kind of kernel that an instruction of a GPU program is."""
     if line.opcode.removesuffix("-start") in SHARE_SENT:
         return "collective"
     if line.opcode == "custom-call":
@@ -116,7 +116,7 @@ def _accessed(line: Instruction, shapes: dict[str, str], computations) -> int:
 
 
 def _read_in_part(inner) -> dict[int, int]:
-    """By their place, the operands of a fusion of which only a part is read: its bytes."""
+    """The operands of a fusion that are only read in part: their bytes by operand number."""
     users: dict[str, list[Instruction]] = {}
     for line in inner:
         for name in operands(line):
@@ -147,7 +147,7 @@ def _readers(name: str, users: dict[str, list[Instruction]]) -> list[tuple[str, 
 
 
 def _results(inner) -> list[Instruction]:
-    """What computes the results of a fusion, one or a tuple of several, before any bitcast."""
+    """The instructions that compute the results of a fusion, before any bitcast."""
     if not inner:
         return []
     lines = {line.name: line for line in inner}
@@ -162,7 +162,7 @@ def _results(inner) -> list[Instruction]:
 
 
 def _written(line: Instruction, inner) -> int:
-    """Bytes of the results; of an array that is updated in place, those of the update."""
+    """Bytes of the results; of an array updated in place, those of the update."""
     shapes = {each.name: each.shape for each in inner}
     results = _results(inner)
     if not results:

@@ -1,4 +1,4 @@
-"""Meshes for devices that need not be here: which make sense, and which sends least."""
+"""Meshes for devices that need not be present: which are valid, and which sends least."""
 
 from __future__ import annotations
 
@@ -17,32 +17,44 @@ ROOM = 0.5  # share of a device's memory that a proposed mesh fills with state a
 
 
 def describe_axes(mesh: MeshConfig) -> str:
-    return f"mesh.data={mesh.data} x mesh.fsdp={mesh.fsdp} x mesh.tensor={mesh.tensor}"
+    """`mesh.data=8 x mesh.fsdp=1 x mesh.tensor=1`."""
+    return str(mesh)
 
 
 def propose_mesh(config: Config, state: TrainState, devices: list[jax.Device]) -> MeshConfig:
-    """The mesh that sends least: data parallel, cut by `fsdp` only as far as memory asks for it.
+    """The mesh that sends least: data parallel, sharded by `fsdp` only as far as memory requires.
 
     Args:
       config: of the run.
-      state: shapes of the whole state.
-      devices: all of them.
+      state: shapes of the unsharded state.
+      devices: all devices of the job.
+
+    Returns:
+      The mesh, with `data` -1.
     """
     chip = find_chip(devices[0].device_kind)
     whole = bytes_whole(state)
-    count, width = len(devices), config.model.d_model
-    cuts = [n for n in range(1, count + 1) if count % n == 0 and width % n == 0]
+    count, widths = len(devices), config.model.sharded_sizes.get("fsdp", {}).values()
+    cuts = [
+        n for n in range(1, count + 1) if count % n == 0 and all(width % n == 0 for width in widths)
+    ]
     fitting = [n for n in cuts if chip is None or whole / n <= ROOM * chip.memory]
     return MeshConfig(data=-1, fsdp=fitting[0] if fitting else cuts[-1])
 
 
 def check_mesh(config: Config, devices: int, proposed: MeshConfig) -> None:
-    """Raise `InputError` for a mesh that does not fill the devices or cuts nothing.
+    """Refuse a mesh that does not fill the devices or does not divide the model.
 
-    The message names `proposed`.
+    Args:
+      config: of the run, with the mesh to check.
+      devices: number of devices.
+      proposed: the mesh that the message suggests.
+
+    Raises:
+      InputError: names every problem.
     """
     mesh, model, problems = config.mesh, config.model, []
-    sizes = (mesh.data, mesh.fsdp, mesh.tensor)
+    sizes = mesh.sizes
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
         problems.append(f"does not fill {devices} devices")
@@ -62,6 +74,6 @@ def flags(mesh: MeshConfig) -> str:
 
 
 def bytes_whole(state: TrainState) -> int:
-    """Bytes of state and gradients that a device would hold without any cut."""
+    """Bytes of state and gradients on a device without sharding."""
     leaves = [*jax.tree.leaves(state), *jax.tree.leaves(state.params)]
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -1,4 +1,4 @@
-"""What a call of a compiled program costs each device: read from the program, timed at peaks."""
+"""The costs of a compiled program on each device, with their times at published peaks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from jaxformer.planning.kernels import Kernel, read_kernels
 from jaxformer.planning.topology import Chip, find_chip, group_speed
 from jaxformer.runtime.device_peaks import peak_flops
 
-# What kernels reach of the published peaks. Assumed; no run has checked them.
+# Shares of the published peaks that kernels reach. Assumptions that no run has checked.
 PRODUCT_SHARE = 0.7  # of the peak, matrix products of bfloat16 as large as those of a train step
 ATTENTION_SHARE = 0.5  # of the peak, fused attention
-MEMORY_SHARE = 0.85  # of the memory's speed, kernels that wait for it
-LAUNCH_SECONDS = 2e-6  # from the end of a kernel of a GPU to the begin of the next
+MEMORY_SHARE = 0.85  # of the memory's speed, memory-bound kernels
+LAUNCH_SECONDS = 2e-6  # from the end of a GPU kernel to the start of the next
 GPU_PLATFORMS = ("gpu", "cuda")
 
 
 class Seconds(NamedTuple):
-    """Time of a call at published speeds, were one thing all that it had to wait for.
-
-    None where nothing is published.
-    """
+    """Time of a call at published speeds if bound by one resource; None if unpublished."""
 
     compute: float | None
     memory: float | None
@@ -35,12 +32,12 @@ class Seconds(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """The largest of them, by name; empty if one is unknown."""
+        """Name of the largest; empty if one is unknown."""
         return "" if None in self else max(self._fields, key=lambda name: getattr(self, name))
 
     @property
     def longest(self) -> float | None:
-        """The largest of them; None if one is unknown."""
+        """The largest; None if one is unknown."""
         return None if None in self else max(self)
 
 
@@ -50,11 +47,11 @@ class Costs:
 
     Attributes:
       flops: of the model's matrix products.
-      attention_flops: those of scores and weighted sums, a part of `flops`.
-      accessed: bytes that are read from and written to memory.
+      attention_flops: those of scores and weighted sums, included in `flops`.
+      accessed: bytes read from and written to memory.
       kernels: of a GPU program, by kind; empty for other devices.
       collectives: what is sent.
-      network_seconds: of each of them; None without published figures.
+      network_seconds: of each collective; None without published figures.
       peak: FLOP/s; None if unknown.
       chip: memory and links; None if unknown.
     """
@@ -78,7 +75,7 @@ class Costs:
 
     @property
     def predicted(self) -> float | None:
-        """Seconds that a call would take; None without published figures. See `predict_seconds`."""
+        """Predicted seconds of a call, see `predict_seconds`; None without published figures."""
         return predict_seconds(self)
 
 
@@ -89,14 +86,17 @@ def predict_seconds(costs: Costs) -> float | None:
       + attention    max(FLOPs / (ATTENTION_SHARE peak), bytes / (MEMORY_SHARE speed))
       + others       bytes / (MEMORY_SHARE speed)
       + launches     LAUNCH_SECONDS each
-      + network      as published, none of it hidden behind the others
+      + network      as published, without overlap
 
-    Attention that is no fused kernel counts among the products. For a TPU, whose fusions mix
+    Attention without a fused kernel counts among the products. For a TPU, whose fusions mix
     products with the rest, it is FLOPs / (PRODUCT_SHARE peak) + bytes / (MEMORY_SHARE speed) +
-    network: nothing is hidden there either.
+    network, also without overlap.
 
     Args:
-      costs: of the call; None is returned unless its peaks are known.
+      costs: of the call.
+
+    Returns:
+      Seconds; None if the peaks are unknown.
     """
     if None in costs.seconds:
         return None
@@ -116,7 +116,7 @@ def predict_seconds(costs: Costs) -> float | None:
 
 
 class ProgramReader:
-    """The text of a compiled program, and what XLA itself says of its memory traffic."""
+    """The text of a compiled program, and XLA's own figure for its memory traffic."""
 
     def __init__(self, compiled: jax.stages.Compiled, mesh: Mesh, dtype: str, device_kind: str):
         """
@@ -124,7 +124,7 @@ class ProgramReader:
           compiled: for the devices of `mesh`.
           mesh: its devices.
           dtype: of the matrix products.
-          device_kind: whose published speeds to reckon with.
+          device_kind: whose published speeds to use.
         """
         self.text = compiled.as_text()
         self._devices = list(mesh.devices.flat)
@@ -138,17 +138,20 @@ class ProgramReader:
         return sum(kernel.accessed for kernel in kernels), kernels
 
     def costs(self, flops: Flops, *, starts: Sequence[str] = (), unknown_trips: int = 1) -> Costs:
-        """What a call costs.
+        """The costs of a call.
 
-        The traffic of a GPU's program is counted in its text. XLA's cost analysis tells that of
-        other devices, but for the whole program and with a loop of unknown length as if it ran
-        once: of a part, or with more rounds, it is taken to grow as the traffic counted in the text
-        does.
+        A GPU program's traffic is counted in its text. For other devices XLA's cost analysis gives
+        it, but only for the whole program, with one iteration of a loop of unknown length. For a
+        part of the program, or for more iterations, it is scaled like the traffic counted in the
+        text.
 
         Args:
-          flops: of the call on each device, which the text does not tell.
-          starts: names of the computations that are called; none: the whole program.
-          unknown_trips: taken for loops whose length XLA does not know.
+          flops: of the call on each device, which the text does not contain.
+          starts: names of the computations to start from; none: the whole program.
+          unknown_trips: number of iterations assumed for loops whose length XLA does not know.
+
+        Returns:
+          The costs on each device.
         """
         counted, kernels = self._counted(starts, unknown_trips)
         collectives = read_collectives(

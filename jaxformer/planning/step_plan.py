@@ -7,16 +7,14 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.config import Config
-from jaxformer.data.batching import BatchShape, rows_per_batch
+from jaxformer.data.dataset import BatchSpec
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import Evaluator
-from jaxformer.models.flops import forward_flops
-from jaxformer.ops.chunked_loss import automatic_chunk_tokens
-from jaxformer.parallel.mesh import batch_parts, make_mesh
+from jaxformer.evaluation.evaluator import LossEvaluator
+from jaxformer.models.flops import Flops
+from jaxformer.parallel.mesh import batch_parts, make_mesh, row_multiple
 from jaxformer.planning.mesh_choice import (
     ROOM,
     bytes_whole,
@@ -26,7 +24,8 @@ from jaxformer.planning.mesh_choice import (
     propose_mesh,
 )
 from jaxformer.planning.program_costs import Costs, ProgramReader
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.registry import checked_task
+from jaxformer.tasks.task import Objective, Task
 from jaxformer.training.checks.memory import (
     StepMemory,
     abstract_batch,
@@ -35,10 +34,7 @@ from jaxformer.training.checks.memory import (
     program_memory,
 )
 from jaxformer.training.program import TrainingProgram
-from jaxformer.training.setup import with_vocabularies
 from jaxformer.training.state import TrainState
-
-PAD_ID, EOS_ID, BOS_ID = 0, 1, 2  # of vocabularies that are trained here
 
 
 class PlannedRun(NamedTuple):
@@ -48,7 +44,8 @@ class PlannedRun(NamedTuple):
     mesh: Mesh
     abstract: TrainState
     train_step: Any
-    task: Translation
+    task: Task
+    objective: Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,27 +53,24 @@ class StepPlan(Costs):
     """A compiled train step, or an evaluation's, as numbers of one device.
 
     Attributes:
-      shape: of the batch.
+      spec: of the global batch.
+      units: that a step takes on each device; in translation target tokens.
       devices: number of them.
       needed: bytes of memory; None if the compiler does not tell.
       text: of the compiled program.
     """
 
-    shape: BatchShape
+    spec: BatchSpec
+    units: float
     devices: int
     needed: StepMemory | None
     text: str = dataclasses.field(default="", repr=False)
 
-    @property
-    def tokens(self) -> float:
-        """Target tokens of a step for each device."""
-        return self.shape.rows * self.shape.target_length / self.devices
+    def enough_units(self, mesh: Mesh) -> float | None:
+        """Units a device from which on a step computes longer than it sends.
 
-    def enough_tokens(self, mesh: Mesh) -> float | None:
-        """Target tokens a device from which on a step computes longer than it sends.
-
-        What crosses `tensor` grows with the tokens as the arithmetic does, the rest (gradients,
-        parameters) stays: `t = fixed / (compute per token - sent per token)`. Infinite if sending
+        What crosses `tensor` grows with the units as the arithmetic does, the rest (gradients,
+        parameters) stays: `u = fixed / (compute per unit - sent per unit)`. Infinite if sending
         always takes longer; None without published figures.
         """
         compute, _, network = self.seconds
@@ -87,8 +81,8 @@ class StepPlan(Costs):
             for one, seconds in zip(self.collectives, self.network_seconds, strict=True)
             if "tensor" in one.axes(dict(mesh.shape))
         )
-        per_token = (compute - growing) / self.tokens
-        return (network - growing) / per_token if per_token > 0 else math.inf
+        per_unit = (compute - growing) / self.units
+        return (network - growing) / per_unit if per_unit > 0 else math.inf
 
 
 def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
@@ -97,11 +91,10 @@ def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
     Raises:
       InputError: the mesh makes no sense; with one that does.
     """
-    pieces = config.tokenizer.vocab_size
-    config = with_vocabularies(config, pieces, 0 if config.tokenizer.joint else pieces)
-    config = dataclasses.replace(config, data=config.data.for_platform(devices[0].platform))
-    task = Translation(config.model, pad_id=PAD_ID, bos_id=BOS_ID)
-    program = TrainingProgram(task, config.optimizer, config.training)
+    task = checked_task(config)
+    config = task.planned_config(config, devices[0].platform)
+    objective = task.objective(config, None)
+    program = TrainingProgram(objective, config.optimizer, config.training.num_steps)
     check_mesh(config, len(devices), propose_mesh(config, program.shapes, devices))
     try:
         mesh = make_mesh(config.mesh, devices)
@@ -110,30 +103,32 @@ def plan_run(config: Config, devices: list[jax.Device]) -> PlannedRun:
             f"{describe_axes(config.mesh)} cannot be laid along the axes of these "
             f"{len(devices)} x {devices[0].device_kind}: {error}"
         ) from error
-    return PlannedRun(config, mesh, program.abstract(mesh), program.train_step(mesh), task)
+    abstract, train_step = program.abstract(mesh), program.train_step(mesh)
+    return PlannedRun(config, mesh, abstract, train_step, task, objective)
 
 
-def compile_step(run: PlannedRun, shape: BatchShape) -> jax.stages.Compiled:
+def compile_step(run: PlannedRun, spec: BatchSpec) -> jax.stages.Compiled:
     """The train step, compiled for the run's devices.
 
     Args:
       run: from `plan_run`.
-      shape: of the global batch; its rows a multiple of the parts that the mesh and
-        optimizer.accumulation_steps cut them into.
+      spec: of the global batch; its rows a multiple of `row_multiple`.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return run.train_step.lower(run.abstract, abstract_batch(run, shape), key).compile()
+    batch = abstract_batch(spec, run.mesh)
+    return run.train_step.lower(run.abstract, batch, key).compile()
 
 
-def compile_evaluation(run: PlannedRun, shape: BatchShape) -> jax.stages.Compiled:
-    """The program of loss sums that `Evaluator` runs, compiled for the run's devices.
+def compile_evaluation(run: PlannedRun, spec: BatchSpec) -> jax.stages.Compiled:
+    """The program of loss sums that evaluators run, compiled for the run's devices.
 
     Args:
       run: from `plan_run`.
-      shape: of the global batch; its rows a multiple of the parts that the mesh cuts them into.
+      spec: of the global batch; its rows a multiple of the parts that the mesh shards them into.
     """
-    evaluator = Evaluator(run.config, run.task, (None, None), run.mesh, run.abstract.params)
-    return evaluator.eval_step.lower(run.abstract.params, abstract_batch(run, shape)).compile()
+    evaluator = LossEvaluator(run.objective, run.mesh, run.abstract.params)
+    batch = abstract_batch(spec, run.mesh)
+    return evaluator.eval_step.lower(run.abstract.params, batch).compile()
 
 
 def plan_step(run: PlannedRun, length: int, device_kind: str) -> StepPlan:
@@ -142,21 +137,21 @@ def plan_step(run: PlannedRun, length: int, device_kind: str) -> StepPlan:
     Args:
       run: from `plan_run`.
       length: tokens a row and side; rows are as many as data.tokens_per_batch holds.
-      device_kind: whose published speeds to reckon with.
+      device_kind: whose published speeds are used.
 
     Raises:
       InputError: the compiler finds that the step does not fit into memory.
     """
     config = run.config
-    multiple = batch_parts(run.mesh) * config.optimizer.accumulation_steps
-    rows = rows_per_batch(config.data.tokens_per_batch, length, multiple)
-    shape = BatchShape(length, length, rows, 0)
-    with explain_out_of_memory(config, run.mesh):
-        compiled = compile_step(run, shape)
-    passes = 2 if config.training.r_drop_alpha > 0.0 else 1
-    chunks = loss_chunks(run, rows * length // batch_parts(run.mesh))
-    # The backward pass is twice the forward one: `training_flops`.
-    return _read_plan(run, compiled, shape, device_kind, forwards=3 * passes, chunks=chunks)
+    spec = run.task.planned_spec(
+        config, length, row_multiple(run.mesh, config.optimizer.accumulation_steps)
+    )
+    with explain_out_of_memory(run.task, config, run.mesh):
+        compiled = compile_step(run, spec)
+    steps = config.optimizer.accumulation_steps
+    trips = run.objective.open_trips(spec, run.mesh, accumulation_steps=steps)
+    flops = run.objective.training_flops(spec)
+    return _read_plan(run, compiled, spec, device_kind, flops=flops, trips=trips)
 
 
 def plan_evaluation(run: PlannedRun, length: int, device_kind: str) -> StepPlan:
@@ -165,47 +160,33 @@ def plan_evaluation(run: PlannedRun, length: int, device_kind: str) -> StepPlan:
     The state of training stays in memory meanwhile. Arguments and errors as of `plan_step`.
     """
     config, parts = run.config, batch_parts(run.mesh)
-    budget = config.data.tokens_per_batch // config.optimizer.accumulation_steps
-    shape = BatchShape(length, length, rows_per_batch(budget, length, parts), 0)
-    with explain_out_of_memory(config, run.mesh):
-        compiled = compile_evaluation(run, shape)
-    chunks = loss_chunks(run, shape.rows * length // parts, training=False)
-    return _read_plan(run, compiled, shape, device_kind, forwards=1, chunks=chunks)
+    spec = run.task.planned_spec(config, length, parts, training=False)
+    with explain_out_of_memory(run.task, config, run.mesh):
+        compiled = compile_evaluation(run, spec)
+    trips, flops = run.objective.open_trips(spec, run.mesh), run.objective.flops(spec)
+    return _read_plan(run, compiled, spec, device_kind, flops=flops, trips=trips)
 
 
 def _read_plan(
-    run: PlannedRun, compiled, shape: BatchShape, device_kind: str, *, forwards: int, chunks: int
+    run: PlannedRun,
+    compiled: jax.stages.Compiled,
+    spec: BatchSpec,
+    device_kind: str,
+    *,
+    flops: Flops | None,
+    trips: int,
 ) -> StepPlan:
-    """The plan of a program whose products are those of so many forward passes."""
-    lengths, count = np.full(shape.rows, shape.source_length), run.mesh.size
-    flops = forward_flops(run.config.model, lengths, lengths).times(forwards / count)
-    reader = ProgramReader(compiled, run.mesh, run.config.model.dtype, device_kind)
-    costs = reader.costs(flops, unknown_trips=chunks)
+    count = run.mesh.size
+    reader = ProgramReader(compiled, run.mesh, run.objective.dtype, device_kind)
+    costs = reader.costs((flops or Flops(0.0, 0.0)).times(1 / count), unknown_trips=trips)
     return StepPlan(
         **{field.name: getattr(costs, field.name) for field in dataclasses.fields(costs)},
-        shape=shape,
+        spec=spec,
+        units=run.objective.units(spec) / count,
         devices=count,
-        needed=program_memory(compiled, run.abstract, abstract_batch(run, shape)),
+        needed=program_memory(compiled, run.abstract, abstract_batch(spec, run.mesh)),
         text=reader.text,
     )
-
-
-def loss_chunks(run: PlannedRun, tokens: int, *, training: bool = True) -> int:
-    """Rounds of the loop over the vocabulary's logits, whose number XLA does not know.
-
-    Args:
-      run: from `plan_run`.
-      tokens: of a part of the batch.
-      training: False: of an evaluation, which neither accumulates nor has a second pass.
-    """
-    config = run.config
-    passes = 2 if training and config.training.r_drop_alpha > 0.0 else 1
-    steps = config.optimizer.accumulation_steps if training else 1
-    chosen = automatic_chunk_tokens(
-        config.model.output_vocab_size, config.model.d_model, run.mesh.devices.flat[0].platform
-    )
-    chunk = (training and config.training.loss_chunk_tokens) or chosen // passes
-    return -(-tokens // steps // min(chunk, tokens))
 
 
 def advise(run: PlannedRun, plan: StepPlan) -> tuple[list[str], list[str]]:
@@ -219,7 +200,7 @@ def advise(run: PlannedRun, plan: StepPlan) -> tuple[list[str], list[str]]:
             f"a device; use more devices with the same data.tokens_per_batch, model.remat=true, "
             f"optimizer.accumulation_steps, or {flags(cut)}"
         )
-    enough = plan.enough_tokens(mesh)
+    enough = plan.enough_units(mesh)
     if plan.seconds.bound != "network" or enough is None:
         return refused, advice
     if mesh.shape["tensor"] > 1:
@@ -228,9 +209,9 @@ def advise(run: PlannedRun, plan: StepPlan) -> tuple[list[str], list[str]]:
             "--config.mesh.tensor=1 sends less"
         )
     elif enough < math.inf:
-        per_token = config.data.tokens_per_batch / plan.tokens
-        budget = math.ceil(enough * per_token / 1024) * 1024
-        fewer = max(int(plan.tokens * plan.devices / enough), 1)
+        per_unit = config.data.tokens_per_batch / plan.units
+        budget = math.ceil(enough * per_unit / 1024) * 1024
+        fewer = max(int(plan.units * plan.devices / enough), 1)
         advice.append(
             f"raise data.tokens_per_batch to {budget}, or take at most {fewer} devices "
             "for this batch"

@@ -1,4 +1,4 @@
-"""Devices that are not here, to compile for, and published speeds of the wires between them."""
+"""Absent devices to compile for, and published speeds of the links between them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import jax
 from jaxformer.errors import InputError
 from jaxformer.planning.gpu_targets import gpu_devices
 
-# libtpu asks the metadata server of a TPU machine for these, and waits, unless they are given; and
-# it lets one process at a time load it, though only one that runs programs needs it for itself.
+# Unless these are given, libtpu asks the metadata server of a TPU machine and waits. It also lets
+# only one process load it at a time, though only a process that runs programs needs that.
 TPU_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any; the topology's name decides
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # arbitrary; the topology's name decides
     "TPU_MIN_LOG_LEVEL": "3",
 }
 TOPOLOGIES = ("v4:2x2x2", "v5e:16x16", "v5p:4x4x4", "v6e:16x16")  # named in messages
@@ -33,10 +33,10 @@ class Chip(NamedTuple):
     Attributes:
       memory: bytes.
       memory_speed: bytes/s.
-      link: bytes/s that a device sends over one link of a torus; of a GPU, to all of its node.
-      wraps: a torus axis of a multiple of this many devices is a ring; 0: no torus.
-      node: devices that `link` connects where there is no torus.
-      between_nodes: bytes/s that a device sends to other nodes; 400 Gbit/s a GPU.
+      link: bytes/s that a device sends over one link of a torus; for a GPU, to its whole node.
+      wraps: a torus axis is a ring if its size is a multiple of this; 0: no torus.
+      node: number of devices that `link` connects if there is no torus.
+      between_nodes: bytes/s that a device sends to other nodes; 400 Gbit/s per GPU.
     """
 
     memory: int
@@ -54,8 +54,8 @@ def _gpu(gigabytes: int, memory_speed: float, link: float) -> Chip:
     return Chip(gigabytes * 10**9, memory_speed, link, node=8)
 
 
-# TPU: cloud.google.com/tpu/docs, and Austin et al. 2025, "How to scale your model", for links: what
-# a link reaches, a tenth below the docs' figure. GPU: NVIDIA's data sheets; NVLink one way.
+# TPU: cloud.google.com/tpu/docs; links from Austin et al. 2025, "How to scale your model": the
+# measured speed, a tenth below the docs' figure. GPU: NVIDIA's data sheets; NVLink one way.
 CHIPS = (
     (r"TPU v4", Chip(32 * 2**30, 1.2e12, 45e9, wraps=4)),
     (r"TPU v5( lite|e)", Chip(16 * 2**30, 0.81e12, 45e9, wraps=16)),
@@ -72,20 +72,23 @@ CHIPS = (
 
 
 def find_chip(device_kind: str) -> Chip | None:
-    """Published figures of a kind of device; None where there are none here."""
+    """Published figures of a kind of device; None if there are none here."""
     return next((chip for name, chip in CHIPS if re.fullmatch(name, device_kind)), None)
 
 
 def group_speed(chip: Chip, devices: Sequence[Any], group: Sequence[int]) -> float:
     """Bytes/s that each device of a group can send to the others, all groups at once.
 
-    On a torus each axis along which the group extends adds both directions of its ring, or one
-    where it is a line. Elsewhere the slowest wire on the way counts.
+    On a torus, each axis along which the group extends adds both directions of its ring, or one
+    direction of a line. Elsewhere the slowest link on the way counts.
 
     Args:
-      chip: figures.
+      chip: published figures.
       devices: of the whole program, in its order; those of a torus have `coords`.
       group: positions in `devices`.
+
+    Returns:
+      Bytes/s.
     """
     if not chip.wraps:
         return chip.link if wire(chip, group) == "links" else min(chip.link, chip.between_nodes)
@@ -100,10 +103,10 @@ def group_speed(chip: Chip, devices: Sequence[Any], group: Sequence[int]) -> flo
 
 
 def wire(chip: Chip, group: Sequence[int]) -> str:
-    """What a group of devices talks over: `links` of a torus or a node, or the `network`.
+    """What a group communicates over: `links` of a torus or node, or the `network`.
 
     Args:
-      chip: figures.
+      chip: published figures.
       group: positions in the program's flat list of devices.
     """
     if chip.wraps or len({index // chip.node for index in group}) == 1:
@@ -112,34 +115,37 @@ def wire(chip: Chip, group: Sequence[int]) -> str:
 
 
 def absent_devices(topology: str) -> list[jax.Device]:
-    """Devices that are not there, to compile for: `v5e:16x16` are TPUs, `h200:4x8` GPUs.
+    """Absent devices to compile for: `v5e:16x16` are TPUs, `h200:4x8` GPUs.
 
     Raises:
-      InputError: there are none of that name, or what compiles for them is not installed.
+      InputError: the name is unknown, or the compiler is not installed.
     """
     return tpu_devices(topology) if is_tpu(topology) else gpu_devices(topology)
 
 
 def is_tpu(topology: str) -> bool:
-    """Whether a topology's name is of TPUs: they are numbered, v5e."""
+    """Whether a topology names TPUs, which are numbered: v5e."""
     return re.match(r"v\d", topology) is not None
 
 
 def tpu_devices(topology: str) -> list[jax.Device]:
-    """Devices of a TPU slice that is not there: programs can be compiled for them, not run.
+    """Devices of an absent TPU slice, for which programs can be compiled but not run.
 
     Args:
       topology: generation and chips along each axis, `v5e:16x16` or `v5p:4x4x4`.
 
+    Returns:
+      The devices.
+
     Raises:
-      InputError: libtpu is not installed, or it knows no such slice.
+      InputError: libtpu is not installed, or does not know the slice.
     """
     from jax.experimental import topologies
 
     shape = re.fullmatch(r"v\d+[a-z]*:(\d+(?:x\d+){1,2})", topology)
     if not shape:
         raise InputError(
-            f"--topology={topology} is not a generation and chips along each axis, such as "
+            f"--topology={topology} must be a generation with the chips along each axis, such as "
             f"{', '.join(TOPOLOGIES)}"
         )
     if not os.environ.get("TPU_LIBRARY_PATH") and importlib.util.find_spec("libtpu") is None:
@@ -155,18 +161,18 @@ def tpu_devices(topology: str) -> list[jax.Device]:
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"--topology={topology} is no slice that libtpu knows ({reason}); "
+            f"--topology={topology} is unknown to libtpu ({reason}); "
             f"slices are named like {', '.join(TOPOLOGIES)}"
         ) from error
 
 
 def present_devices(count: int) -> list[jax.Device]:
-    """`count` devices of the kind JAX runs on; on a CPU as many are simulated as are asked for.
+    """`count` devices of the kind JAX runs on; on a CPU they are simulated.
 
-    To be called before JAX starts its devices; afterwards there are as many as there are.
+    Call it before JAX starts its devices; later it cannot add any.
 
     Raises:
-      InputError: there are fewer of them.
+      InputError: there are fewer devices.
     """
     if count < 1:
         raise InputError(f"--devices={count} must be at least 1")
@@ -175,8 +181,8 @@ def present_devices(count: int) -> list[jax.Device]:
     devices = jax.devices()
     if len(devices) < count:
         raise InputError(
-            f"--devices={count}: there are {len(devices)} of {devices[0].device_kind}; set "
-            f"JAX_PLATFORMS=cpu to count bytes on {count} simulated CPU devices, and "
-            f'--kind="{devices[0].device_kind}" to reckon with its speed'
+            f"--devices={count}: there are only {len(devices)} of {devices[0].device_kind}; set "
+            f"JAX_PLATFORMS=cpu to plan for {count} simulated CPU devices, and "
+            f'--kind="{devices[0].device_kind}" to use its speed'
         )
     return devices[:count]

@@ -1,4 +1,4 @@
-"""Memory that a CPU step frees stays with the process for the next step."""
+"""Keep the memory that a CPU step frees in the process, for the next step."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import sys
 # Parameters of mallopt(3), by their numbers in malloc.h.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 SETTINGS = {
-    M_ARENA_MAX: 1,  # one heap: that of a thread cannot hold the buffers of a step
-    M_MMAP_MAX: 0,  # large blocks come from it too
-    M_TRIM_THRESHOLD: -1,  # nothing that is free at its end goes back
-    M_TOP_PAD: 64 * 2**20,  # bytes by which it grows beyond a request
+    M_ARENA_MAX: 1,  # one heap: a thread's own cannot hold the buffers of a step
+    M_MMAP_MAX: 0,  # large blocks come from the heap too
+    M_TRIM_THRESHOLD: -1,  # free memory at its end is not returned
+    M_TOP_PAD: 64 * 2**20,  # bytes that it grows beyond a request
 }
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep what is freed; False if it is not glibc, or the user has told it already.
+    """Make glibc keep freed memory; False if it is not glibc or the user has configured it.
 
     By default the buffers of every step are mapped anew and touched page by page: 110,000 page
-    faults, a sixth of the time, in a step of `tiny` with 4,096 tokens. To be called before threads
-    start. Variables `MALLOC_...` or `GLIBC_TUNABLES` in the environment are left to rule.
+    faults, a sixth of the time, in a step of `tiny` with 4,096 tokens. Call this before threads
+    start. `MALLOC_...` or `GLIBC_TUNABLES` in the environment take precedence.
     """
     if not sys.platform.startswith("linux"):
         return False

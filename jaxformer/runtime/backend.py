@@ -1,4 +1,4 @@
-"""What must be set before JAX starts its devices."""
+"""Settings that must be made before JAX starts its devices."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jaxformer.runtime.xla_flags import add_xla_flags, expected_platform
 
 
 def configure_backend() -> None:
-    """Keep compiled programs, and on a CPU freed memory; set XLA's flags.
+    """Set the compilation cache, XLA's flags and, on a CPU, memory allocation.
 
-    Compiled programs go to JAXFORMER_CACHE (or ~/.cache/jaxformer), unless JAX is told where, so
-    that a second start of the same run compiles nothing. With several simulated CPU devices in one
-    process (`--xla_force_host_platform_device_count`, JAX_NUM_CPU_DEVICES) collectives of steps in
-    flight wait for each other for ever when the thread pool is as small as the machine. Flags: see
-    `xla_flags`.
+    Compiled programs are cached in JAXFORMER_CACHE (or ~/.cache/jaxformer), unless
+    JAX_COMPILATION_CACHE_DIR is set, so that a restart compiles nothing. With several simulated CPU
+    devices in one process (`--xla_force_host_platform_device_count`, JAX_NUM_CPU_DEVICES) the
+    thread pool must be larger than the machine, or collectives of steps in flight deadlock. Flags:
+    see `xla_flags`.
     """
     if expected_platform(os.environ) == "cpu":
         keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Connections between the processes of a job, over which messages go line by line."""
+"""Connections between the processes of a job, which carry messages line by line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RECEIVE_BYTES = 65536
 
 
 class Line:
-    """A connection that carries JSON objects, one a line.
+    """A connection that carries JSON objects, one per line.
 
     Attributes:
-      index, name: of the process at its other end, once it has named itself.
-      step: updates that it has done, as far as it has told.
-      silent: seconds in which nothing came, as its owner counts them.
-      left: that process has said that it ends as it should.
+      index, name: of the process at the other end, once it has named itself.
+      step: updates it has reported.
+      silent: seconds without a message, counted by the owner.
+      left: that process has announced a regular exit.
     """
 
     def __init__(self, connection: socket.socket, index: int = -1, name: str = ""):
@@ -35,15 +35,15 @@ class Line:
         self._sending = threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; one that can no longer be sent is not missed."""
+        """Send a message; failures are ignored."""
         try:
             with self._sending:
                 self.connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            pass  # whoever reads this connection finds that it is closed
+            pass  # the reader of this connection notices that it is closed
 
     def receive_first(self) -> dict[str, Any]:
-        """The next message alone, waited for; empty if what comes is none of ours."""
+        """Wait for one message; empty if it is not one of ours."""
         text = b""
         try:
             while not text.endswith(b"\n") and len(text) < RECEIVE_BYTES:
@@ -57,7 +57,7 @@ class Line:
         return message if isinstance(message, dict) else {}
 
     def receive_hello(self) -> dict[str, Any] | None:
-        """The first message, of what has come: None before its end, empty if it is not ours."""
+        """The first message received: None while incomplete, empty if it is not one of ours."""
         try:
             messages = self.receive()
         except (ValueError, RecursionError):
@@ -67,7 +67,7 @@ class Line:
         return messages[0] if messages and isinstance(messages[0], dict) else {}
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have come; None: the connection is closed."""
+        """The messages received; None: the connection is closed."""
         try:
             data = self.connection.recv(RECEIVE_BYTES)
         except OSError:
@@ -84,7 +84,7 @@ def own_name(index: int) -> str:
 
 
 def open_server(host: str) -> socket.socket:
-    """A listening socket on a free port, of this machine alone if `host` means this machine."""
+    """Listen on a free port; only local connections are accepted if `host` is this machine."""
     if host in ("localhost", "::1") or host.startswith("127."):
         return (
             socket.create_server((host, 0))
@@ -97,19 +97,21 @@ def open_server(host: str) -> socket.socket:
 
 
 def welcome(server: socket.socket, host: str, count: int, token: str) -> list[Line]:
-    """The connections of the processes 1 to `count - 1`, each of which has named itself.
+    """Wait for the connections of processes 1 to `count - 1`, and for their names.
 
-    All are read side by side. A stranger, who does not know the token, is sent away or stays
-    silent; either way nobody waits for it.
+    All are read concurrently, so a stranger without the token delays nobody.
 
     Args:
       server: where they connect.
-      host: whose server it is, for the message.
-      count: of processes, the own one included.
-      token: that each of them knows.
+      host: of the server, for the message.
+      count: number of processes, including this one.
+      token: secret that each of them knows.
+
+    Returns:
+      The connections, by process.
 
     Raises:
-      TimeoutError: some did not come within `CONNECT_SECONDS`; names them.
+      TimeoutError: some did not connect within `CONNECT_SECONDS`; names them.
     """
     lines: dict[int, Line] = {}
     deadline = time.monotonic() + CONNECT_SECONDS

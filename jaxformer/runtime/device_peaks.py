@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class DevicePeak(NamedTuple):
-    """Dense peaks of one JAX device, TFLOP/s; None where the device has no such arithmetic.
+    """Dense peaks of one JAX device in TFLOP/s; None where the device lacks the arithmetic.
 
     Attributes:
       bfloat16: matrix products of bfloat16, summed in float32.
       float16: the same of float16.
-      float32: what XLA does by default with float32: TF32 on NVIDIA from Ampere on, plain float32
-        before it, one bfloat16 pass on a TPU.
+      float32: XLA's default for float32: TF32 on NVIDIA since Ampere, plain float32 before, one
+        bfloat16 pass on a TPU.
     """
 
     bfloat16: float | None
@@ -29,11 +29,11 @@ def _tensor_cores(half: float, tf32: float) -> DevicePeak:
     return DevicePeak(bfloat16=half, float16=half, float32=tf32)
 
 
-# The whole `device_kind` must match, so that a laptop's or a partitioned GPU is not taken for the
+# The whole `device_kind` must match, so that a laptop's or partitioned GPU is not mistaken for the
 # full one. Figures with sparsity are halved.
 PEAKS = (
-    # cloud.google.com/tpu/docs, system architecture, a chip; JAX shows v2, v3 and v7x chips as two
-    # devices, one a core.
+    # cloud.google.com/tpu/docs, system architecture, per chip; JAX shows v2, v3 and v7x chips as
+    # two devices, one per core.
     (r"TPU v2", _tpu(45.0 / 2)),
     (r"TPU v3", _tpu(123.0 / 2)),
     (r"TPU v4", _tpu(275.0)),
@@ -70,10 +70,10 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
       dtype: `bfloat16`, `float16` or `float32`.
 
     Returns:
-      None where nothing is published, a CPU among them.
+      None where nothing is published, as for CPUs.
 
-    Sources: NVIDIA's data sheets and architecture papers, Google's Cloud TPU documentation; those
-    that publish figures with sparsity are halved.
+    Sources: NVIDIA's data sheets and architecture papers, Google's Cloud TPU documentation; figures
+    with sparsity are halved.
     """
     for pattern, peak in PEAKS:
         if re.fullmatch(pattern, device_kind):

@@ -20,23 +20,23 @@ from jaxformer.runtime.peers import Peers, delay_abort
 from jaxformer.runtime.xla_flags import expected_platform
 
 ADDRESS_KEY = "jaxformer/peers"
-EXIT_SECONDS = 20.0  # for a process that ends alone to unwind
+EXIT_SECONDS = 20.0  # that a process ending alone gets to unwind
 _peers: Peers | None = None  # of the job that this process belongs to
 
 
 @contextmanager
 def job(launch: Launch | None = None) -> Iterator[None]:
-    """Belong to a job of several processes inside, if there is one; all leave it together.
+    """Join the job of several processes, if there is one; all processes leave it together.
 
-    To be entered after `configure_backend` and before JAX is used. A process that leaves by an
-    exception tells the others, and they end with its exit status; one that dies, or is not heard
-    of for `peer_timeout` seconds, ends them with status 71 and a message that names it.
+    Enter it after `configure_backend` and before JAX is used. A process that leaves with an
+    exception tells the others, which end with its exit status. A process that dies or is silent for
+    `peer_timeout` seconds ends the others with status 71 and a message that names it.
 
-    A process that is left by `SystemExit`, or by Ctrl-C inside a call of JAX, ends with its status
-    without Python's own clean-up, which would crash while XLA compiles.
+    After `SystemExit`, or Ctrl-C inside a call of JAX, the process exits without Python's own
+    clean-up, which would crash while XLA compiles.
 
     Raises:
-      InputError: the environment is incomplete, or the processes do not come together.
+      InputError: the environment is incomplete, or the processes cannot connect.
     """
     global _peers
     found = resolve(launch or Launch(), os.environ)
@@ -49,8 +49,8 @@ def job(launch: Launch | None = None) -> Iterator[None]:
         if _peers is not None:
             _leave_alone(_peers, error, found.peer_timeout)
         elif isinstance(error, SystemExit) or interrupted_jax(error):
-            # At its own end Python takes the client away from the threads in which XLA still
-            # compiles, and the process dies by SIGSEGV instead of leaving with its status.
+            # On exit Python destroys the client while XLA's threads still compile with it, and the
+            # process would die by SIGSEGV instead of leaving with its status.
             atexit.register(_exit, exit_status(error))
         raise
     finally:
@@ -60,10 +60,10 @@ def job(launch: Launch | None = None) -> Iterator[None]:
 def _start(launch: Launch, environment: MutableMapping[str, str]) -> Peers | None:
     import jax
 
-    # The only way to the store of JAX's coordinator, in which process 0 tells its address.
+    # The only way to the store of JAX's coordinator, where process 0 publishes its address.
     from jax._src import distributed
 
-    # It would catch SIGTERM; the run catches its signals itself, and all processes agree on a step.
+    # It would catch SIGTERM; the run handles signals itself, and all processes agree on a step.
     jax.config.update("jax_enable_preemption_service", False)
     delay_abort()
     try:
@@ -79,14 +79,14 @@ def _start(launch: Launch, environment: MutableMapping[str, str]) -> Peers | Non
             return None  # one TPU machine, no pod
         raise InputError(
             f"the processes cannot find each other: {error} Give --coordinator_address=host:port, "
-            "--num_processes and --process_id; on Kubernetes the package `kubernetes` and the "
-            "right to read pods do it as well"
+            "--num_processes and --process_id; on Kubernetes, installing the package `kubernetes` "
+            "and permission to read pods also suffice"
         ) from error
     except RuntimeError as error:
         raise InputError(
-            f"the processes did not come together: {error}; is "
-            f"{launch.coordinator_address or 'the address of process 0'} right, its port free, and "
-            "does every process run?"
+            f"the processes did not connect: {error}; check that "
+            f"{launch.coordinator_address or 'the address of process 0'} is correct, its port is "
+            "free, and every process runs"
         ) from error
     state = distributed.global_state
     if state.num_processes == 1:
@@ -111,15 +111,15 @@ def _start(launch: Launch, environment: MutableMapping[str, str]) -> Peers | Non
 
 
 def _leave_alone(peers: Peers, error: BaseException, timeout: float) -> None:
-    """End without the others: wait for the verdict on a lost one, or tell them why."""
+    """End this process: wait for the verdict on a lost peer, or tell the others why."""
     import jax
 
     status = exit_status(error)
     if isinstance(error, jax.errors.JaxRuntimeError):
-        # Most often a collective with a process that has died: the watch names it and ends this.
+        # Usually a collective with a dead process; the watch names that one and ends this one.
         threading.Event().wait(timeout + 5.0)
     peers.abandon(status, f"{type(error).__name__}: {error}"[:2000])
-    # JAX's own exit would wait for the others, or be aborted when process 0 is gone before.
+    # JAX's own exit would wait for the others, or abort if process 0 is already gone.
     atexit.register(_exit, status)
     timer = threading.Timer(EXIT_SECONDS, _exit, (status,))
     timer.daemon = True
@@ -134,7 +134,7 @@ def _exit(status: int) -> None:
 
 
 def exit_status(error: BaseException) -> int:
-    """With which a process ends that is left by `error`."""
+    """The exit status of a process that `error` ends."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if isinstance(error, KeyboardInterrupt):
@@ -143,7 +143,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def interrupted_jax(error: BaseException) -> bool:
-    """Whether `error` is a Ctrl-C inside a call of JAX, which may be a compilation."""
+    """Whether `error` is a Ctrl-C inside a call of JAX, possibly a compilation."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     modules = (
@@ -153,15 +153,15 @@ def interrupted_jax(error: BaseException) -> bool:
 
 
 def versions() -> str:
-    """Of what every process must run alike."""
+    """The versions that must be the same in every process."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib"))
 
 
-# --- inside a job; in a process of its own each of these does nothing ----------------------------
+# --- inside a job; in a single process each of these does nothing --------------------------------
 
 
 def is_first_process() -> bool:
-    """Whether this process logs and writes for all."""
+    """Whether this process logs and writes for the job."""
     return _peers is None or _peers.index == 0
 
 
@@ -171,27 +171,27 @@ def several_processes() -> bool:
 
 
 def any_process(flag: bool, step: int) -> bool:
-    """Whether the flag of any process is set, a few calls ago; see `Peers.any_process`."""
+    """Whether any process set its flag, with a delay of a few calls; see `Peers.any_process`."""
     return flag if _peers is None else _peers.any_process(flag, step)
 
 
 def gather(value: Any) -> list[Any]:
-    """The values (JSON) that all processes give to the same call, in their order.
+    """The values (JSON) that all processes pass to the same call, by process.
 
-    No device takes part, so that a process may keep the others waiting for as long as it likes.
+    No device is involved, so a process may keep the others waiting as long as it needs.
     """
     return [value] if _peers is None else _peers.gather(value)
 
 
 def barrier() -> None:
-    """Wait until all processes are here."""
+    """Wait until all processes have called it."""
     if _peers is not None:
         _peers.barrier()
 
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """The others enter when process 0 has left: they find the files that it has made."""
+    """Let process 0 run the block first, so that the others find the files it made."""
     if not is_first_process():
         barrier()
     yield
@@ -200,10 +200,15 @@ def first_process_first() -> Iterator[None]:
 
 
 def require_same(what: str, text: str, peers: Peers | None = None) -> None:
-    """Compare a text that all processes must have alike, the configuration say.
+    """Check that a text, such as the configuration, is the same in all processes.
+
+    Args:
+      what: the text is, for the message.
+      text: of this process.
+      peers: the job; None: the one this process joined.
 
     Raises:
-      InputError: one has another than process 0; names those that do.
+      InputError: it differs; names the processes that disagree with process 0.
     """
     peers = peers or _peers
     if peers is None:
@@ -212,6 +217,6 @@ def require_same(what: str, text: str, peers: Peers | None = None) -> None:
     others = [str(index) for index, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise InputError(
-            f"process {', '.join(others)} has another {what} than process 0; start all processes "
-            f"from the same installation with the same flags (here: {text[:200]})"
+            f"process {', '.join(others)} and process 0 disagree on the {what}; start all "
+            f"processes from the same installation with the same flags (here: {text[:200]})"
         )

@@ -1,4 +1,4 @@
-"""Which process of which job this is: by flags, or by what a launcher tells."""
+"""Which process of which job this is, by flags or the launcher's environment."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jaxformer.runtime.xla_flags import expected_platform
 PEER_TIMEOUT = 30.0  # seconds of silence after which a process counts as lost
 FLAGS = {  # name: (type, default, help); the same in train.py and in the commands
     "coordinator_address": (str, "", "host:port of process 0, for a job of several processes"),
-    "num_processes": (int, 0, "processes of the job; 0: as SLURM, MPI or the TPU says"),
-    "process_id": (int, -1, "number of this process, from 0; -1: as the launcher says"),
+    "num_processes": (int, 0, "processes of the job; 0: from SLURM, MPI or the TPU"),
+    "process_id": (int, -1, "number of this process, from 0; -1: from the launcher"),
     "peer_timeout": (float, PEER_TIMEOUT, "seconds of silence after which a process is lost"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Where this process belongs; what is not given here the launcher's environment tells.
+    """This process's place in the job; the launcher's environment supplies what is not given.
 
     Attributes:
-      coordinator_address: `host:port` of process 0, where a port is free.
-      num_processes: of the job; 1: this process alone, whatever the environment says; 0: unknown.
+      coordinator_address: `host:port` of process 0, with a free port.
+      num_processes: of the job; 1: only this process, whatever the environment says; 0: unknown.
       process_id: of this process, from 0; -1: unknown.
       peer_timeout: seconds of silence after which a process counts as lost.
     """
@@ -50,16 +50,16 @@ class Launch:
 
 
 def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
-    """`launch` with what the environment adds to it; None: a process of its own.
+    """`launch` completed from the environment; None: a single process.
 
-    Where JAX finds out the rest by itself (SLURM, Open MPI 4, Cloud TPU) it is left open. Read here
-    are the variables of every launcher that tells a process its number and no address: Open MPI 5
-    and an indexed Kubernetes Job. Of such a Job nothing tells whether its pods work together or
-    each for itself, so a flag must: an address, `--num_processes=N` alone where JAX may ask the
-    Kubernetes API for the address, or `--num_processes=1`.
+    What JAX finds by itself (SLURM, Open MPI 4, Cloud TPU) is left open. This function reads the
+    variables of launchers that give a process its number but no address: Open MPI 5 and an indexed
+    Kubernetes Job. Such a Job does not say whether its pods form one job, so a flag must: an
+    address, `--num_processes=N` alone where JAX may ask the Kubernetes API for the address, or
+    `--num_processes=1`.
 
     Raises:
-      InputError: a part is missing that nothing tells.
+      InputError: a part is missing.
     """
     address = launch.coordinator_address or environment.get("JAX_COORDINATOR_ADDRESS", "")
     number = environment.get("OMPI_COMM_WORLD_RANK", environment.get("JOB_COMPLETION_INDEX", ""))
@@ -76,8 +76,8 @@ def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
         missing += [] if process_id >= 0 else ["--process_id"]
         if missing:
             raise InputError(
-                f"--coordinator_address={address} needs {' and '.join(missing)} too: no launcher "
-                "that is known here says it"
+                f"--coordinator_address={address} needs {' and '.join(missing)} too: no known "
+                "launcher sets them"
             )
         return dataclasses.replace(
             launch,
@@ -96,8 +96,8 @@ def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
     if "OMPI_COMM_WORLD_SIZE" in environment:
         if int(counted) > 1 and "OMPI_MCA_orte_hnp_uri" not in environment:
             raise InputError(
-                "this mpirun tells no address; give --coordinator_address=host:port, the address "
-                "of the process of rank 0"
+                "this mpirun provides no address; give --coordinator_address=host:port, the "
+                "address of rank 0"
             )
         return launch if int(counted) > 1 else None
     if in_step:
@@ -107,25 +107,25 @@ def resolve(launch: Launch, environment: Mapping[str, str]) -> Launch | None:
     if indexed:
         raise InputError(
             f"JOB_COMPLETION_INDEX={environment['JOB_COMPLETION_INDEX']}: this pod belongs to an "
-            "indexed Kubernetes Job, which does not say whether its pods work together; give "
-            "--num_processes=1 if each works for itself, or --num_processes=N and "
-            "--coordinator_address=host:port of the pod of index 0 if they are one job"
+            "indexed Kubernetes Job, which does not say whether its pods form one job; give "
+            "--num_processes=1 if each pod runs alone, or --num_processes=N and "
+            "--coordinator_address=host:port of the pod of index 0 if they form one job"
         )
     return None
 
 
 def on_tpu_pod(environment: Mapping[str, str]) -> bool:
-    """Whether a TPU's machine is one of several; True where only its metadata can tell, to JAX."""
+    """Whether a TPU's machine is one of several; True if only its metadata, read by JAX, tells."""
     slices = int(environment.get("MEGASCALE_NUM_SLICES") or 1)
     hosts = environment.get("TPU_WORKER_HOSTNAMES")
     return slices > 1 or hosts is None or len(hosts.split(",")) > 1
 
 
 def local_devices(environment: Mapping[str, str]) -> list[int] | None:
-    """The GPUs of a process that is alone on its machine; None: as JAX decides.
+    """The GPUs of a process that is alone on its machine; None: JAX decides.
 
-    Under SLURM and Open MPI JAX gives each process the one GPU of its local number, also where a
-    machine runs one process for all of its GPUs.
+    Under SLURM and Open MPI, JAX gives each process the one GPU of its local rank, even if a
+    machine runs one process for all its GPUs.
     """
     if environment.get("JAX_LOCAL_DEVICE_IDS") or expected_platform(dict(environment)) != "gpu":
         return None
@@ -141,7 +141,7 @@ def local_devices(environment: Mapping[str, str]) -> list[int] | None:
 
 def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `Launch` for a command."""
-    group = parser.add_argument_group("several processes (also told by SLURM, MPI, Kubernetes)")
+    group = parser.add_argument_group("several processes (SLURM and MPI set these themselves)")
     for name, (kind, default, text) in FLAGS.items():
         group.add_argument(f"--{name}", type=kind, default=default, help=text)
 

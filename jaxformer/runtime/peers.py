@@ -1,9 +1,9 @@
-"""The processes of a job keep watch over each other, and agree on what to do.
+"""The processes of a job monitor each other, and agree on when to stop.
 
-Every process holds a connection to process 0 and sends a line a second. A process that dies closes
-its connection; one that is stopped, or cut off, falls silent. Either way process 0 tells all others
-which one it was, and they end: a collective would wait for it for ever. JAX's own heartbeats end a
-process by SIGABRT, say at best its number, and do not see a peer for 100 s.
+Every process holds a connection to process 0 and sends one line per second. A process that dies
+closes its connection; one that is stopped or disconnected falls silent. In both cases process 0
+names it to all others, and they end, since a collective would wait for it forever. JAX's own
+heartbeats end a process by SIGABRT, name its number at best, and take 100 s to notice a dead peer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Peers:
     """The other processes of a job, seen from one of them; made by `connect` or `listen`.
 
     Args:
-      index: of this process.
-      count: of processes.
+      index: number of this process.
+      count: number of processes.
       timeout: seconds of silence after which a process counts as lost.
       end: called with a message and an exit status when this process must end; does not return.
     """
@@ -47,26 +47,35 @@ class Peers:
     ):
         self.index, self.count, self._timeout = index, count, timeout
         self._end = end or end_process
-        self._lines: dict[int, Line] = {}  # by process; in all but process 0 only that of 0
+        self._lines: dict[int, Line] = {}  # by process; except in process 0, only that of 0
         self._selector = selectors.DefaultSelector()
         self._closing = False
         self._changed = threading.Condition()
-        # Agreement: how often `any_process` was called here, whether and at which call all stop.
+        # Agreement: calls of `any_process` here, and whether and at which call all stop.
         self._calls, self._raised, self._asked, self._stop_at = 0, False, False, 0
         self._step = 0
         self._gathered, self._results = 0, {}
-        # Of process 0 alone: the answers of all, by question.
+        # In process 0 only: the answers of all, by question.
         self._counts: dict[int, int] = {}
         self._values: dict[int, dict[int, Any]] = {}
 
-    # --- coming together ------------------------------------------------------------------------
+    # --- connecting -----------------------------------------------------------------------------
 
     @classmethod
     def listen(cls, count: int, host: str, publish: Callable[[str], None], **settings) -> Peers:
-        """As process 0: tell the others through `publish` where to connect, and wait for them.
+        """As process 0: publish the address and wait until the others have connected.
+
+        Args:
+          count: number of processes.
+          host: name or address of this machine, as the others see it.
+          publish: called with the address, to be passed to `connect`.
+          **settings: `timeout` and `end` of `Peers`.
+
+        Returns:
+          The connected peers, watched by a thread.
 
         Raises:
-          TimeoutError: they did not come; names those that are missing.
+          TimeoutError: some did not connect; names them.
         """
         peers, token = cls(0, count, **settings), secrets.token_hex(16)
         with open_server(host) as server:
@@ -79,7 +88,20 @@ class Peers:
 
     @classmethod
     def connect(cls, index: int, count: int, address: str, **settings) -> Peers:
-        """As another process: connect to the address that process 0 has published."""
+        """As another process: connect to process 0.
+
+        Args:
+          index: number of this process, at least 1.
+          count: number of processes.
+          address: what process 0 published.
+          **settings: `timeout` and `end` of `Peers`.
+
+        Returns:
+          The connected peers, watched by a thread.
+
+        Raises:
+          OSError: process 0 cannot be reached.
+        """
         peers, where = cls(index, count, **settings), json.loads(address)
         connection = socket.create_connection((where["host"], where["port"]), CONNECT_SECONDS)
         line = Line(connection, 0)
@@ -100,15 +122,18 @@ class Peers:
     # --- agreeing, from the main thread ---------------------------------------------------------
 
     def any_process(self, flag: bool, step: int) -> bool:
-        """Whether the flag of any process is set: the same answer at the same call in all of them.
+        """Whether any process set its flag: the same answer at the same call in all processes.
 
-        All processes make the same calls. A call asks nobody and takes microseconds; a flag is
-        answered a few calls later, when the threads of all processes have agreed on which. From
-        then on, when a run is about to end, each call waits for all processes.
+        All processes make the same calls. A call waits for nobody and takes microseconds; a flag
+        takes effect a few calls later, when the threads of all processes have agreed on which.
+        After that, with the run about to end, each call waits for all processes.
 
         Args:
           flag: of this process.
-          step: updates done; the others name it if this process is lost.
+          step: updates done; the others report it if this process is lost.
+
+        Returns:
+          Whether to stop.
         """
         with self._changed:
             self._step = step
@@ -124,7 +149,7 @@ class Peers:
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """The values (JSON) that all processes give to the same call, in their order; waits."""
+        """Wait for the values (JSON) that all processes pass to the same call; by process."""
         with self._changed:
             self._gathered += 1
             number = self._gathered
@@ -134,18 +159,18 @@ class Peers:
             return self._results.pop(number)
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called it."""
         self.gather(None)
 
     def leave(self) -> None:
-        """Part from the others when all are here: from now on they may end."""
+        """Leave together with the others; from then on they may end."""
         self.barrier()
         self._closing = True
-        for line in list(self._lines.values()):  # also those that have left: they wait to hear it
+        for line in list(self._lines.values()):  # also to those that left: they wait for it
             line.send({"left": True})
 
     def abandon(self, status: int, reason: str) -> None:
-        """Tell the others that this process ends alone, so that they end with `status` too."""
+        """Tell the others that this process ends, so that they end with `status` too."""
         self._closing = True
         message = f"error: {own_name(self.index)} ended: {reason}"
         self._broadcast({"lost": message, "status": status, "by": self.index})
@@ -158,13 +183,13 @@ class Peers:
             for key, _ in self._selector.select(BEAT_SECONDS / 4):
                 self._take(key.data)
             now = time.monotonic()
-            # Where this whole process was stopped, its peers' silence is its own.
+            # If this process itself was stopped, its peers were not silent.
             passed, last = min(now - last, 2 * BEAT_SECONDS), now
             for line in [line for line in self._lines.values() if not line.left]:
                 line.silent += passed
                 if line.silent > self._timeout and not self._closing:
                     why = (
-                        f"silent for {self._timeout:g} s: it was stopped or hangs, or its machine "
+                        f"silent for {self._timeout:g} s: it is stopped or hangs, or its machine "
                         "or the network is down"
                     )
                     self._lose(line, why)
@@ -199,9 +224,8 @@ class Peers:
     def _lose(self, line: Line, why: str) -> None:
         self._closing = True
         message = (
-            f"error: {line.name} is lost, at step {line.step:,} when last heard ({why}); the "
-            f"others end with status {LOST_STATUS}, and the same command goes on from the newest "
-            "checkpoint"
+            f"error: {line.name} is lost, last heard at step {line.step:,} ({why}); the others end "
+            f"with status {LOST_STATUS}; run the same command to resume from the newest checkpoint"
         )
         if self.index == 0:
             self._broadcast({"lost": message, "status": LOST_STATUS})
@@ -219,7 +243,7 @@ class Peers:
             self._answer(0, message)
 
     def _answer(self, sender: int, message: dict[str, Any]) -> None:
-        """Take in a message about an agreement; process 0 collects and tells what came out."""
+        """Handle a message about an agreement; process 0 collects answers and sends the result."""
         with self._changed:
             if "ask" in message:
                 self._asked = True
@@ -249,17 +273,17 @@ class Peers:
 
 
 def end_process(message: str, status: int) -> None:
-    """Print a message and end this process, whatever its other threads wait for."""
+    """Print a message and end this process, even if its other threads are blocked."""
     os.write(2, (message + "\n").encode())
     os._exit(status)
 
 
 def delay_abort() -> bool:
-    """Let a SIGABRT take effect six seconds late, so that the watch can say what happened.
+    """Delay SIGABRT by six seconds, so that the watch can report what happened.
 
-    When process 0 dies, JAX's client aborts the process from a thread of its own, at once and with
-    another message. The handler is the C library's `sleep`, which gets the signal's number, 6, as
-    its seconds: nothing of Python runs in it, and then the process is aborted as ever.
+    When process 0 dies, JAX's client immediately aborts the process from its own thread, with a
+    different message. The handler is the C library's `sleep`, which takes the signal's number, 6,
+    as its seconds: no Python code runs in it, and the process is aborted afterwards.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,7 @@
-"""What one process finds on disk and all of them have to know.
+"""Sharing what one process finds on disk with all others.
 
-Every function is called by all processes at the same place, and costs nothing where there is one.
-No device takes part, so that the others can wait for as long as the first one reads.
+All processes call each function at the same place; with a single process it costs nothing. No
+device is involved, so the others can wait as long as the first one reads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["ask_first_process", "is_first_process"]
 
 
 def ask_first_process(question: Callable[[], int | None]) -> int | None:
-    """The answer that the first process finds to `question`; the others do not look.
+    """The first process's answer to `question`; the others do not call it.
 
     Raises:
-      InputError: the first process did.
+      InputError: raised by the first process, and then by all.
     """
     answer, refusal = None, ""
     if is_first_process():

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.storage.file_trees import delete_tree, reason
+from jaxformer.storage.measurement import Ranking
 from jaxformer.storage.parameters import load_params, read_meta, save_params
 from jaxformer.storage.steps import evaluated_steps, list_steps, ranked_steps, warn
 
@@ -23,30 +24,30 @@ def average_checkpoints(
     *,
     count: int,
     choose: str,
-    best_metric: str,
+    ranking: Ranking,
     check: Callable[[Path], Any] = lambda folder: None,
 ) -> tuple[str, list[int]]:
-    """Average the parameters of the last or the best checkpoints into one beside them.
+    """Average the parameters of the last or the best checkpoints into one next to them.
 
     `mean_k params_k`, in float64. The plain parameters are averaged, not their moving averages.
-    The average keeps the identity of the run that the newest of them holds.
+    The average keeps the identity that the newest of them records.
 
     Args:
       directory: `checkpoints` of a workdir.
       abstract: shapes and dtypes of the parameters, without shardings.
       count: how many.
       choose: `last` or `best`.
-      best_metric: by which `best` ranks.
-      check: is called with the folder of each, and raises if it does not belong here.
+      ranking: finds the best.
+      check: called with the folder of each; raises if it does not belong here.
 
     Returns:
-      The name of the new checkpoint, `average_last_5` say, and the steps that went in.
+      The name of the new checkpoint, such as `average_last_5`, and the averaged steps.
 
     Raises:
       InputError: fewer than `count` checkpoints are there, one of them is damaged, or the directory
         cannot be read or written.
     """
-    steps = choose_steps(directory, count, choose, best_metric)
+    steps = choose_steps(directory, count, choose, ranking)
     total = None
     for step in steps:
         check(directory / str(step))
@@ -61,7 +62,7 @@ def average_checkpoints(
         "meta/metadata": json.dumps(identity),
         "steps.txt": "".join(f"{step}\n" for step in steps),
     }
-    unfinished = directory / f".{name}"  # an older average stays until this one is whole
+    unfinished = directory / f".{name}"  # an older average stays until this one is complete
     try:
         delete_tree(unfinished, warn)
         save_params(unfinished, mean, texts)
@@ -71,28 +72,35 @@ def average_checkpoints(
     return name, steps
 
 
-def choose_steps(directory: Path, count: int, choose: str, best_metric: str) -> list[int]:
-    """The `count` last or best steps, ascending; see `average_checkpoints`."""
+def choose_steps(directory: Path, count: int, choose: str, ranking: Ranking) -> list[int]:
+    """The steps to average, ascending.
+
+    Args:
+      directory, count, choose, ranking: see `average_checkpoints`.
+
+    Raises:
+      InputError: there are fewer than `count`, or the directory cannot be read.
+    """
     if choose == "last":
         ranked, kind = list_steps(directory)[::-1], "checkpoints"
     else:
-        ranked = ranked_steps(directory, best_metric)
-        kind = f"checkpoints evaluated for {best_metric}"
+        ranked = ranked_steps(directory, ranking)
+        kind = f"checkpoints evaluated for {ranking.best_metric}"
     if 1 <= count <= len(ranked):
         return sorted(ranked[:count])
     others = 0
     if choose == "best":
         evaluated = evaluated_steps(directory, report=lambda line: None)
-        others = sum(best_metric in one.metrics for one in evaluated) - len(ranked)
+        others = sum(ranking.best_metric in one.metrics for one in evaluated) - len(ranked)
     raise InputError(
         f"--{choose}={count}, but {directory} holds {len(ranked)} {kind}"
-        + (f" as the newest one was, and {others} in another way" if others > 0 else "")
+        + (f" like the newest one, and {others} in another way" if others > 0 else "")
         + f"; ask for 1 to {len(ranked)}, or train with a larger training.keep_checkpoints"
     )
 
 
 def put_in_place(unfinished: Path, final: Path) -> None:
-    """Give a whole average its name; what had it is deleted afterwards, of a link only itself."""
+    """Rename a complete average into place, then delete what it replaces, never a link's target."""
     older = final.with_name(f".{final.name}.older")
     try:
         delete_tree(older, warn)
@@ -107,4 +115,4 @@ def put_in_place(unfinished: Path, final: Path) -> None:
     try:
         delete_tree(older, warn)
     except OSError as error:
-        warn(f"the average before, {older}, could not be deleted: {reason(error)}")
+        warn(f"the previous average, {older}, could not be deleted: {reason(error)}")

@@ -1,4 +1,4 @@
-"""What a changed field does to a run that goes on, and which changes are refused."""
+"""What a changed field does to a resumed run, and which changes are refused."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from jaxformer.errors import InputError
 
 
 class Effect(enum.Enum):
-    """What a change does to the run that goes on with it."""
+    """What a change does to the run that resumes with it."""
 
-    STRUCTURE = "the checkpoint does not fit any more; never possible"
+    STRUCTURE = "the checkpoint no longer fits; never allowed"
     TRAINING = "other updates; only with --allow_changes"
     NUMERICS = "the same updates up to rounding; logged"
     NOTHING = "the same updates bit for bit; logged"
 
 
-# By field, or by section for all fields that are not named. What stands nowhere is TRAINING, so
-# that a new field is refused until someone has thought about it.
+# By field, or by section for all fields not listed. Anything else is TRAINING, so that a change of
+# a new field is refused until someone lists it.
 EFFECTS = {
+    "task": Effect.STRUCTURE,
+    "init_from": Effect.TRAINING,
+    "init_from_allow": Effect.NOTHING,  # what was loaded is in the checkpoint
     "model": Effect.STRUCTURE,
     "model.dropout_rate": Effect.TRAINING,
     "model.attention_dropout_rate": Effect.TRAINING,
@@ -66,13 +69,13 @@ EFFECTS = {
     "training.bleu_tokenize": Effect.NOTHING,
     "training.bleu_lowercase": Effect.NOTHING,
     "decoding": Effect.NOTHING,
-    "mesh": Effect.NOTHING,  # what came of it is compared, as hardware.mesh
+    "mesh": Effect.NOTHING,  # the resulting mesh is compared, as hardware.mesh
     "hardware": Effect.NUMERICS,
     "versions": Effect.NUMERICS,
 }
 # Fields that add state to a checkpoint when they are not 0; their value may change, 0 may not.
 SWITCHES = ("optimizer.clip_norm", "optimizer.weight_decay", "optimizer.ema_decay")
-# Fields that the answer to a spike of the loss depends on, where training.spike_factor is not 0.
+# Fields that rolling back after a loss spike depends on, if training.spike_factor is not 0.
 SPIKES = (
     "training.log_every",
     "training.save_every",
@@ -83,7 +86,7 @@ TEXTS = ("data.train_text", "data.validation_text")
 
 
 class Change(NamedTuple):
-    """One difference between a checkpoint and the start that goes on from it."""
+    """One difference between a checkpoint and the start that resumes from it."""
 
     name: str
     old: Any
@@ -106,7 +109,9 @@ def flatten(config: Config) -> dict[str, Any]:
 
 
 def config_changes(old: Config, new: Config) -> list[Change]:
-    """The fields that differ, in the order of the configuration."""
+    """The fields that differ, in the configuration's order; between tasks only `task`."""
+    if old.task != new.task:
+        return [Change("task", old.task, new.task, effect_of("task"))]
     before, after = flatten(old), flatten(new)
     return [
         Change(name, before[name], after[name], config_effect(name, before, after))
@@ -116,7 +121,12 @@ def config_changes(old: Config, new: Config) -> list[Change]:
 
 
 def config_effect(name: str, old: dict[str, Any], new: dict[str, Any]) -> Effect:
-    """What the change of a field does, between two flat configurations."""
+    """What a change of one field does.
+
+    Args:
+      name: dotted path of the field.
+      old, new: flat configurations, value by dotted path.
+    """
     if name in SWITCHES and bool(old[name]) != bool(new[name]):
         return Effect.STRUCTURE
     if name == "training.num_steps":
@@ -129,12 +139,12 @@ def config_effect(name: str, old: dict[str, Any], new: dict[str, Any]) -> Effect
 
 
 def effect_of(name: str) -> Effect:
-    """By the tables; not for the fields whose values decide."""
+    """The effect in the tables; `config_effect` handles fields whose values matter."""
     return EFFECTS.get(name) or EFFECTS.get(name.partition(".")[0], Effect.TRAINING)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise `InputError` unless each of the names of `--allow_changes` can occur as a change."""
+    """Raise `InputError` unless each name in `--allow_changes` is a field or section."""
     known = [*field_types(), *SECTIONS, *TEXTS]
     for name in names:
         if name not in known:
@@ -148,11 +158,11 @@ def check_changes(
     """Refuse what would spoil a run.
 
     Args:
-      changes: from what the workdir holds to what is asked for now.
+      changes: from the run in the workdir to this start.
       allowed: names of fields and sections that may change.
-      workdir: of the run.
-      step: of the checkpoint that the run goes on from; None: there is none, and whatever fits
-        the vocabulary and the configuration that are there is fine.
+      workdir: folder of the run.
+      step: step of the checkpoint to resume from; None: there is none, and only `STRUCTURE` is
+        refused.
 
     Raises:
       InputError: the model, the tokenizer or the kind of optimizer changed, or what is trained
@@ -176,8 +186,8 @@ def check_changes(
     ]
     if refused:
         raise InputError(
-            f"{workdir} goes on from step {step:,}, and these changes would train something else:\n"
+            f"{workdir} resumes from step {step:,}, and these changes would alter its training:\n"
             + "".join(f"  {change}\n" for change in refused)
-            + "go back to the old values, choose another --workdir, or train on with the new ones: "
+            + "go back to the old values, choose another --workdir, or continue with the new ones: "
             f"--allow_changes={','.join(change.name for change in refused)}"
         )

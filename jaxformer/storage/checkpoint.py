@@ -1,4 +1,4 @@
-"""Checkpoints on disk, through orbax: what training saves and what everything else reads."""
+"""Checkpoints on disk, through orbax: training saves them, everything else reads them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from jaxformer.storage.agreement import ask_first_process, is_first_process
 from jaxformer.storage.disk_space import check_room, checkpoint_bytes, require_space
 from jaxformer.storage.file_trees import make_folder, reason
 from jaxformer.storage.manifest import require_verified, write_manifest
+from jaxformer.storage.measurement import Ranking
 from jaxformer.storage.parameters import (
     array_writer,
     check_tree,
@@ -31,7 +32,6 @@ from jaxformer.storage.retention import (
     saving_mark,
 )
 from jaxformer.storage.steps import (
-    HIGHER_IS_BETTER,
     list_steps,
     ranked_steps,
     resolve_checkpoint,
@@ -39,10 +39,10 @@ from jaxformer.storage.steps import (
     warn,
 )
 
-__all__ = ["HIGHER_IS_BETTER", "Checkpointer", "list_steps", "load_params", "ranked_steps",
+__all__ = ["Checkpointer", "list_steps", "load_params", "ranked_steps",
            "resolve_checkpoint", "save_params", "step_metrics"]  # fmt: skip
 
-MAX_FAILED_SAVES = 3  # in a row; then the run ends, because it would lose ever more
+MAX_FAILED_SAVES = 3  # in a row; then the run ends rather than lose more work
 
 
 class Checkpointer:
@@ -50,19 +50,19 @@ class Checkpointer:
 
     A checkpoint holds the items `params`, `optimizer` (with the step), `ema` where there is a
     moving average, `meta`, a JSON object, and `metrics` of an evaluation. Its last file is the
-    manifest; without one that agrees with all other files it is refused.
+    manifest; a checkpoint that lacks it or disagrees with it is refused.
 
-    A save that fails is reported at once, and the third in a row ends the run. Of several processes
-    each calls every method, and the first one writes manifests and deletes old checkpoints; there
-    any save that fails, but for want of space, ends the run, because the others wait for it.
+    A failed save is reported at once, and the third in a row ends the run. In a job of several
+    processes each calls every method; the first writes manifests and deletes old checkpoints. There
+    any failed save, unless for lack of space, ends the run, because the others wait for it.
 
-    Leaving it as a context manager waits for the last save, and raises if that failed.
+    Leaving the context manager waits for the last save, and raises if it failed.
 
     Args:
-      directory: `checkpoints` of a workdir, made if it is not there.
+      directory: `checkpoints` of a workdir, created if missing.
       keep: how many of the newest stay, never fewer than two.
-      best_metric: by which the best is found.
-      report: is told what failed, what is refused, and what is lost.
+      ranking: finds the best.
+      report: called with a line on whatever fails, is refused or is lost.
 
     Raises:
       InputError: the directory cannot be written.
@@ -73,14 +73,14 @@ class Checkpointer:
         directory: Path,
         *,
         keep: int,
-        best_metric: str,
+        ranking: Ranking,
         report: Callable[[str], None] = warn,
     ):
         ocp = import_orbax()
         from etils import epath
 
         self._ocp, self._report = ocp, report
-        self._keep, self._best_metric = keep, best_metric
+        self._keep, self._ranking = keep, ranking
         self._directory = epath.Path(directory).absolute()
         registry = ocp.DefaultCheckpointHandlerRegistry()
         metrics = ocp.JsonCheckpointHandler(filename="metrics")
@@ -94,7 +94,7 @@ class Checkpointer:
             ocp.CompositeCheckpointHandler(handler_registry=registry)
         )
         self._verified: set[int] = set()  # found or written by this process
-        self._fresh: int | None = None  # found good a moment ago, and about to be restored
+        self._fresh: int | None = None  # just verified, and about to be restored
         self._committing: threading.Thread | None = None
         self._problem = ""  # why the newest save failed; empty if it did not
         self._failed_saves = 0
@@ -118,21 +118,21 @@ class Checkpointer:
 
     @property
     def latest_step(self) -> int | None:
-        """Step of the newest finished checkpoint, good or not; None if there is none."""
+        """Step of the newest finished checkpoint, intact or not; None if there is none."""
         steps = list_steps(self._directory)
         return steps[-1] if steps else None
 
     def newest_verified(self) -> int | None:
-        """Step of the newest checkpoint of which every file is as it was written.
+        """Step of the newest checkpoint whose files are all intact.
 
-        Newer ones that are not are reported with the damaged files and set aside, so that their
+        Newer, damaged ones are reported with their damaged files and set aside, so that their
         steps can be saved again.
 
         Returns:
           None if there are no checkpoints at all.
 
         Raises:
-          InputError: there are some, but none is good.
+          InputError: there are some, but none is intact.
         """
         self._join()
         step = ask_first_process(lambda: find_verified(self._directory, self._report))
@@ -142,10 +142,10 @@ class Checkpointer:
         return step
 
     def check_space(self, abstract) -> None:
-        """Say before the first step whether the disk has room for the checkpoints of a state.
+        """Report before the first step if the disk lacks room for the checkpoints of a state.
 
         Raises:
-          InputError: not even for one.
+          InputError: there is no room even for one.
         """
         kept = max(self._keep, MINIMUM) + 2  # the best one, and the one being written
         new = kept - len(list_steps(self._directory))
@@ -154,15 +154,15 @@ class Checkpointer:
     def save(
         self, step: int, state, meta: dict[str, Any], metrics: dict[str, float] | None
     ) -> None:
-        """Start to save; returns as soon as the arrays are copied off the devices.
+        """Start a save; returns as soon as the arrays are copied off the devices.
 
-        Waits for the save before this one, so that one that failed is known.
+        Waits for the previous save first, and counts it if it failed.
 
         Args:
           step: updates done.
           state: the `TrainState`.
           meta: JSON values, restored as they are.
-          metrics: of the evaluation at this step, None if there was none: such a checkpoint is
+          metrics: from the evaluation at this step; None: there was none, and the checkpoint is
             never the best.
 
         Raises:
@@ -176,7 +176,7 @@ class Checkpointer:
         items = {
             "params": args.PyTreeSave(state.params),
             "optimizer": args.PyTreeSave({"step": state.step, "opt_state": state.opt_state}),
-            "meta": args.JsonSave(json.loads(json.dumps(meta))),  # written later: not to change
+            "meta": args.JsonSave(json.loads(json.dumps(meta))),  # a copy: written later
         }
         if state.ema_params is not None:
             items["ema"] = args.PyTreeSave(state.ema_params)
@@ -193,7 +193,7 @@ class Checkpointer:
             if is_first_process():
                 saving_mark(self._directory, step).write_text("")
             self._orbax.save(folder, args=args.Composite(**items))
-        except Exception as error:  # orbax raises what its parts raise
+        except Exception as error:  # orbax may raise anything
             self._fail(step, error)
             self._count_failure(self._most_failures)
             return
@@ -201,7 +201,7 @@ class Checkpointer:
         self._committing.start()
 
     def _commit(self, step: int) -> None:
-        """In the background: the manifest when orbax is done, then what is too old goes."""
+        """In the background: write the manifest once orbax is done, then delete old ones."""
         folder = self._directory / str(step)
         try:
             self._orbax.wait_until_finished()
@@ -219,7 +219,7 @@ class Checkpointer:
             remove_old(
                 self._directory,
                 keep=self._keep,
-                best_metric=self._best_metric,
+                ranking=self._ranking,
                 verified=self._verified,
                 report=self._report,
             )
@@ -227,7 +227,7 @@ class Checkpointer:
             self._report(f"old checkpoints in {self._directory} could not be deleted: {error}")
 
     def _fail(self, step: int, error: Exception) -> None:
-        """Report a save that failed, and delete what was written of it: the next needs the room."""
+        """Report a failed save, and delete its partial files: the next save needs the room."""
         own = isinstance(error, InputError)
         why = str(error) if own else f"{type(error).__name__}: {reason(error)}"
         self._problem = f"the checkpoint of step {step:,} was NOT saved: {why}"
@@ -238,7 +238,7 @@ class Checkpointer:
             try:
                 clear_unfinished(self._directory, self._report)
             except OSError as left:
-                self._report(f"what was written of it could not be deleted: {left}")
+                self._report(f"its partial files could not be deleted: {left}")
 
     def _join(self) -> None:
         """Wait for the save that is being written, and count if it failed."""
@@ -253,7 +253,7 @@ class Checkpointer:
 
     @property
     def _most_failures(self) -> int:
-        # The other processes of a job wait for the part of the one that failed.
+        # In a job the other processes wait for the one that failed.
         return MAX_FAILED_SAVES if jax.process_count() == 1 else 1
 
     def _count_failure(self, most: int) -> None:
@@ -298,12 +298,12 @@ class Checkpointer:
           InputError: the last save failed.
         """
         self._join()
-        barrier()  # the first process has written the manifest; all may read it from now on
+        barrier()  # the first process has written the manifest; all may read it now
         if self._problem:
             raise InputError(self._problem)
 
     def close(self) -> None:
-        """Wait for the save that is being written, and give back what was opened."""
+        """Wait for the save that is being written, and release resources."""
         if self._committing is not None:
             self._committing.join()
         if not self._closed:

@@ -13,10 +13,10 @@ from jaxformer.files.user_paths import may_write
 
 
 def as_path(folder: Path) -> Any:
-    """A path of a disk or an object store, both with the same methods.
+    """A path on a disk or in an object store, both with the same methods.
 
-    Its `stat` is not to be used: on a disk it looks up the name of the owner, and the user of a
-    container or of a shared disk often has none.
+    Do not use its `stat`: on a disk it looks up the name of the owner, who often has none in a
+    container or on a shared disk.
     """
     from etils import epath
 
@@ -29,15 +29,15 @@ def is_local(path: Path) -> bool:
 
 
 def is_link(path: Path) -> bool:
-    """Whether a path is a symbolic link, to something that is there or not."""
+    """Whether a path is a symbolic link, dangling or not."""
     return is_local(path) and os.path.islink(path)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it, if it is not there.
+    """Make a folder and its parents if they do not exist.
 
     Raises:
-      OSError: it cannot be made, or what is in it may not be changed.
+      OSError: it cannot be made or is not writable.
     """
     as_path(path).mkdir(parents=True, exist_ok=True)
     if is_local(path) and not may_write(Path(path)):
@@ -45,19 +45,19 @@ def make_folder(path: Path) -> None:
 
 
 def reason(error: Exception, most: int = 400) -> str:
-    """Why something failed, in one line: of an OSError without the path, which stands beside it."""
+    """Why something failed, in one line; an OSError without its path, which the caller names."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = " ".join(str(error).split())  # a long one has the cause at its end, behind the paths
+    text = " ".join(str(error).split())  # a long one has the cause at its end, after the paths
     return text if len(text) <= most else f"{text[: most // 4]} ... {text[-most // 4 * 3 :]}"
 
 
 def file_names(folder: Path, *, skip_unreadable: bool = False) -> Iterator[str]:
-    """Every file below a folder, `params/d/0a1b` say.
+    """Every file below a folder, such as `params/d/0a1b`.
 
     Args:
       folder: on a disk or in an object store.
-      skip_unreadable: pass over folders that cannot be listed.
+      skip_unreadable: skip folders that cannot be listed.
 
     Raises:
       OSError: a folder cannot be listed.
@@ -80,7 +80,7 @@ def _file_names(folder: Any, prefix: str, skip_unreadable: bool) -> Iterator[str
 
 
 def tree_bytes(folder: Path) -> int:
-    """Bytes of the files of a folder on a disk; what links lead to does not count."""
+    """Bytes of the files in a folder on a disk, without the targets of links."""
     if is_link(folder):
         return 0
     total = 0
@@ -88,13 +88,13 @@ def tree_bytes(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:  # it was deleted meanwhile
+            except OSError:  # deleted meanwhile
                 continue
     return total
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy every file of a folder into another one, which is not there yet.
+    """Copy every file of a folder into a new one.
 
     Raises:
       OSError: a file cannot be read or written.
@@ -106,14 +106,14 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def delete_tree(path: Path, report: Callable[[str], None]) -> None:
-    """Delete a folder, a file or a link, if it is there, and never what a link leads to.
+    """Delete a folder, file or link if it exists, but never the target of a link.
 
     Args:
       path: on a disk or in an object store.
-      report: is told of each link to a place outside `path`, and that the files stay there.
+      report: called for each link out of `path`, whose target stays.
 
     Raises:
-      OSError: something of it cannot be deleted.
+      OSError: a part of it cannot be deleted.
     """
     if not is_local(path):
         as_path(path).rmtree(missing_ok=True)
@@ -125,7 +125,7 @@ def delete_tree(path: Path, report: Callable[[str], None]) -> None:
     elif os.path.lexists(place):
         os.unlink(place)
     for link, target in left.items():
-        report(f"{link} was a link: only the link is deleted, the files stay in {target}")
+        report(f"{link} was a link: only the link was deleted, its files are still in {target}")
 
 
 def _links_out_of(place: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a checkpoint knows of its run: configuration, vocabularies, text, versions, hardware.
+"""What a checkpoint records about its run: configuration, vocabularies, text, versions, hardware.
 
 It is the entry `identity` of a checkpoint's `meta`; an average has that of its newest checkpoint.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.config import Config
-from jaxformer.data.tokenizers import JOINT_FILE, SOURCE_FILE, TARGET_FILE, Tokenizer
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.storage.changes import Change, Effect, config_changes, effect_of
 from jaxformer.storage.file_trees import reason
@@ -24,23 +25,20 @@ from jaxformer.version import __version__
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from jaxformer.data.sources import Source
-
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")  # that decide the bits of a step
-SPLITS = ("train", "validation")  # whose text decides what is trained and which checkpoint is best
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")  # that affect the bits of a step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a run is, as its checkpoints keep it; what is empty is not known.
+    """What a run is, as its checkpoints record it; empty means unknown.
 
     Attributes:
       config: vocabulary sizes filled in.
-      tokenizers: fingerprints of the source's and the target's vocabulary.
-      corpus: fingerprint of the text of each of `SPLITS`.
+      tokenizers: fingerprints of the vocabularies.
+      corpus: fingerprints of the splits that decide what is trained and which checkpoint is best.
       row_multiple: the rows of every planned batch are a multiple of it; the order of the data
-        follows from it, so it stays what it was on the devices that the run began on.
-      versions: of the libraries and of the devices' runtime.
+        follows from it, so a resumed run keeps it on other devices.
+      versions: versions of the libraries and of the devices' runtime.
       hardware: kind and number of devices and processes, and the mesh they form.
     """
 
@@ -81,15 +79,22 @@ class Identity:
 
 def identify(
     config: Config,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    source: Source,
+    vocabularies: Sequence[Vocabulary],
+    data: Mapping[str, str],
     mesh: Mesh,
 ) -> Identity:
-    """The identity of a run that is about to start; `row_multiple` is filled in with its plan."""
+    """The identity of a run about to start; its plan fills in `row_multiple`.
+
+    Args:
+      config: configuration of the run.
+      vocabularies: those of its task.
+      data: fingerprints by split.
+      mesh: device mesh.
+    """
     return Identity(
         config=config,
-        tokenizers=tuple(tokenizer.fingerprint for tokenizer in tokenizers),
-        corpus={split: source.fingerprint(split) for split in SPLITS},
+        tokenizers=tuple(one.fingerprint for one in vocabularies),
+        corpus=dict(data),
         versions=describe_versions(mesh),
         hardware=describe_hardware(mesh),
     )
@@ -115,7 +120,7 @@ def describe_hardware(mesh: Mesh) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor as the system names it: XLA generates code for exactly that one."""
+    """The processor's name from the system: XLA generates code for exactly that model."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").split("\n")
     except OSError:
@@ -125,7 +130,7 @@ def cpu_model() -> str:
 
 
 def identity_changes(old: Identity, new: Identity) -> list[Change]:
-    """The differences that `check_changes` judges; what one side does not know is not compared."""
+    """The differences for `check_changes`; what one side does not record is not compared."""
     changes = config_changes(old.config, new.config)
     before = {f"data.{split}_text": digest for split, digest in old.corpus.items()}
     after = {f"data.{split}_text": digest for split, digest in new.corpus.items()}
@@ -149,10 +154,10 @@ def read_identity(folder: Path) -> Identity | None:
 
 
 def newest_identity(workdir: Workdir) -> tuple[Identity | None, int | None]:
-    """What the run in a workdir is, and the step of the checkpoint that says so.
+    """The identity of the run in a workdir, and the step of the checkpoint that records it.
 
-    Without a checkpoint, or with those of an older version, only the configuration is known, from
-    config.json; None and None for a folder without a run.
+    Without a checkpoint, or with one of an older version, only the configuration is known, from
+    config.json. None and None for a folder without a run.
 
     Raises:
       InputError: the folder cannot be read.
@@ -161,7 +166,7 @@ def newest_identity(workdir: Workdir) -> tuple[Identity | None, int | None]:
         try:
             found = read_identity(workdir.checkpoints / str(step))
         except InputError:
-            continue  # restoring it says which file is damaged
+            continue  # restoring it reports the damaged file
         return found or Identity(config=workdir.load_config()), step
     try:
         is_run = workdir.config_file.is_file()
@@ -170,44 +175,38 @@ def newest_identity(workdir: Workdir) -> tuple[Identity | None, int | None]:
     return (Identity(config=workdir.load_config()) if is_run else None), None
 
 
-def check_tokenizers(
-    identity: Identity, tokenizers: tuple[Tokenizer, Tokenizer], workdir: Path, trained: str
+def check_vocabularies(
+    identity: Identity, vocabularies: Sequence[Vocabulary], workdir: Path, trained: str
 ) -> None:
     """Refuse vocabularies that the model was not trained with.
 
     Args:
-      identity: of the checkpoint; fine if it knows no vocabulary.
-      tokenizers: source and target, from the workdir.
+      identity: identity of the checkpoint; nothing is refused if it records no vocabulary.
+      vocabularies: from the workdir.
       workdir: where they were read.
       trained: what the identity belongs to, for the message.
 
     Raises:
       InputError: another vocabulary; the message names the file.
     """
-    joint = tokenizers[0] is tokenizers[1]
-    names = (JOINT_FILE, JOINT_FILE) if joint else (SOURCE_FILE, TARGET_FILE)
-    model = identity.config.model
-    sizes = (model.vocab_size, model.output_vocab_size)
-    for name, tokenizer, wanted, size in zip(
-        names, tokenizers, identity.tokenizers, sizes, strict=False
-    ):
-        if tokenizer.fingerprint != wanted:
+    for vocabulary, wanted in zip(vocabularies, identity.tokenizers, strict=False):
+        if vocabulary.fingerprint != wanted:
             raise InputError(
-                f"{workdir / name} is not the vocabulary that {trained} was trained with: "
-                f"{tokenizer.vocab_size:,} pieces with fingerprint {tokenizer.fingerprint} instead "
-                f"of {size:,} with {wanted}; put the run's own file back"
+                f"{workdir / vocabulary.file} is not the vocabulary that {trained} was trained "
+                f"with: {vocabulary.size:,} entries with fingerprint {vocabulary.fingerprint} "
+                f"instead of {wanted}; put the run's own file back"
             )
 
 
 def check_checkpoint(
-    folder: Path, config: Config, tokenizers: tuple[Tokenizer, Tokenizer]
+    folder: Path, config: Config, vocabularies: Sequence[Vocabulary]
 ) -> Identity | None:
     """Refuse to use a checkpoint with another model's configuration or vocabulary.
 
     Args:
       folder: from `resolve_checkpoint`, in a workdir.
       config: the workdir's.
-      tokenizers: the workdir's.
+      vocabularies: the workdir's.
 
     Returns:
       The checkpoint's identity; None, after a warning, if an older version wrote none.
@@ -220,8 +219,8 @@ def check_checkpoint(
     identity = read_identity(folder)
     if identity is None:
         print(
-            f"warning: {folder} does not say which vocabulary it was trained with; nothing checks "
-            f"that {workdir.path} holds the right one",
+            f"warning: {folder} does not record its vocabulary; nothing checks that "
+            f"{workdir.path} holds the right one",
             file=sys.stderr,
         )
         return None
@@ -232,9 +231,9 @@ def check_checkpoint(
     ]
     if changed:
         raise InputError(
-            f"{workdir.config_file} is not of the model that {folder} was trained as:\n"
+            f"{workdir.config_file} is not of the model in {folder}:\n"
             + "".join(changed)
             + "put the run's own file back"
         )
-    check_tokenizers(identity, tokenizers, workdir.path, str(folder))
+    check_vocabularies(identity, vocabularies, workdir.path, str(folder))
     return identity

@@ -1,4 +1,4 @@
-"""One run in a workdir at a time, by a lock that a killed run does not leave behind for ever."""
+"""One run per workdir at a time, by a lock that expires when its run is killed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from jaxformer.errors import InputError
 
 LEASE = 60.0  # seconds without a beat after which a lock from elsewhere is stale
-BEATS = 6  # in a lease
-EXIT_SECONDS = 10.0  # for a beat that a file system does not take
+BEATS = 6  # per lease
+EXIT_SECONDS = 10.0  # to wait for a beat that a file system blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Holder:
 
     Attributes:
       host: name of the machine.
-      pid: of the process.
-      started: when it took the lock, local time with its offset.
-      machine: boot and process namespace, within which a process id means one process.
-      ticks: when the process was started, in the kernel's clock; 0 where it does not tell.
+      pid: process id.
+      started: when it took the lock, local time with UTC offset.
+      machine: boot and process namespace, within which process ids are unique.
+      ticks: when the process was started, in the kernel's clock; 0: unknown.
       token: different for every lock.
     """
 
@@ -50,7 +50,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: bytes) -> Holder | None:
-        """The holder that a lock file names; None for a file cut short."""
+        """The holder that a lock file names; None for a truncated file."""
         try:
             values = json.loads(text)
             del values["beat"]
@@ -59,7 +59,7 @@ class Holder:
             return None
 
     def is_alive(self) -> bool | None:
-        """Whether the process runs; None where that cannot be told from this machine."""
+        """Whether the process runs; None if this machine cannot tell."""
         if self.machine != machine_id():
             return None
         ticks = process_start(self.pid)
@@ -70,17 +70,17 @@ class Holder:
 
 
 class WorkdirLock:
-    """`WORKDIR/lock`, held while it is entered; another run of the workdir is refused.
+    """Context that holds `WORKDIR/lock` and refuses another run of the workdir.
 
-    The file names its holder and a number that grows all the time. A lock is stale, and is taken
-    over, if its process ran on this machine and is gone, or if it ran elsewhere (another host,
-    another container) and its number stands still for a lease, by the clock of who looks. So
-    neither a kill nor the loss of a machine waits for a hand, and no clocks are compared. A holder
-    whose lock was taken over nevertheless, because it was stopped for long, learns it from `check`.
+    The file names its holder and contains a counter that keeps growing. A lock is stale, and is
+    taken over, if its process ran on this machine and is gone, or if it ran elsewhere (another
+    host or container) and its counter does not change for a lease on the observer's clock. Neither
+    a kill nor the loss of a machine therefore needs manual work, and no clocks are compared. A
+    holder that was stopped for so long that its lock was taken over finds out by `check`.
 
     Args:
-      folder: the workdir, made if it is not there.
-      log: is told of waiting and of locks taken over.
+      folder: the workdir, made if it does not exist.
+      log: called with messages about waiting and takeovers.
       lease: seconds.
     """
 
@@ -120,28 +120,28 @@ class WorkdirLock:
         if not self._thread.is_alive():
             os.close(self._descriptor)
         if self._made:
-            with contextlib.suppress(OSError):  # a run that was refused leaves no empty folder
+            with contextlib.suppress(OSError):  # a refused run leaves no empty folder
                 self._folder.rmdir()
 
     def check(self, *, now: bool = False) -> None:
-        """Raise `InputError` if the workdir is no longer this run's; to be called at each step.
+        """Raise `InputError` if this run lost the workdir; call it at each step.
 
         Args:
-          now: look at the file; False: what the last beat saw.
+          now: read the file now; False: use what the last beat saw.
         """
         if now and not self._lost:
             self._lost = self._loss()
         if self._lost:
-            raise InputError(f"{self._lost}; this run ends, and what is not saved is lost")
+            raise InputError(f"{self._lost}; this run ends, and unsaved steps are lost")
 
     def _loss(self) -> str:
-        """How the lock was lost, empty if it was not."""
+        """How the lock was lost; empty if it was not."""
         try:
             text = self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return f"{self.path} is gone: the workdir was deleted or moved, or the lock was"
         except OSError:
-            return ""  # a file system that does not answer now may do so later
+            return ""  # the file system may answer later
         if self._holder.token.encode() in text:
             return ""
         return f"the workdir {self._folder} was taken over by {Holder.parse(text)}"
@@ -150,7 +150,7 @@ class WorkdirLock:
         while not self._ended.wait(self._lease / BEATS):
             self._lost = self._lost or self._loss()
             self._beat += 1
-            # Through the descriptor: after a takeover it is a file that nobody sees.
+            # Through the descriptor, whose file is unlinked after a takeover.
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, self._text(), 0)
                 os.fsync(self._descriptor)
@@ -160,7 +160,7 @@ class WorkdirLock:
         return json.dumps(values).encode() + b"\n"
 
     def _create(self, path: Path) -> bool:
-        """Write a file that must not be there yet; False if it is."""
+        """Write a new file; False if it exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
@@ -176,12 +176,12 @@ class WorkdirLock:
         return True
 
     def _take_over(self, stale: bytes) -> bool:
-        """Replace a stale lock; False if another process was faster, or it is gone by itself."""
+        """Replace a stale lock; False if another process was faster or the lock is gone."""
         own = self.path.with_name(f"lock.{self._holder.token}")
         self._create(own)
         if self._read() == stale:
             os.replace(own, self.path)
-            # Of several that do this at once the last one holds the lock, as all of them see now.
+            # If several do this at once, the last one holds the lock, and all of them see that now.
             time.sleep(min(0.2, self._lease / BEATS))
             if not self._loss():
                 return True
@@ -196,7 +196,7 @@ class WorkdirLock:
             return None
 
     def _wait_until_stale(self) -> bytes:
-        """The content of a lock whose holder is gone; b"" if the lock went away.
+        """The content of a lock whose holder is gone; b"" if the lock disappeared.
 
         Raises:
           InputError: the holder is alive.
@@ -208,7 +208,7 @@ class WorkdirLock:
         alive = holder.is_alive() if holder is not None else None
         if alive is None:
             self._log(
-                f"{self.path} was left by {holder or 'nobody'}, or is in use: waiting "
+                f"{self.path} of {holder or 'an unknown process'} may be in use: waiting "
                 f"{self._lease:.0f} s for a sign of life"
             )
             alive = self._changes(first)
@@ -217,11 +217,11 @@ class WorkdirLock:
                 f"the workdir {self._folder} is in use by {holder}: wait for that run, end it, or "
                 "choose another --workdir"
             )
-        self._log(f"{self.path} of {holder or 'nobody'} is stale; taken over")
+        self._log(f"{self.path} of {holder or 'an unknown process'} is stale; taken over")
         return first
 
     def _changes(self, first: bytes) -> bool:
-        """Whether the lock file changes within a lease; it does not while it is gone."""
+        """Whether the lock file changes within a lease; a missing file does not count."""
         deadline = time.monotonic() + self._lease
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._lease / BEATS))
@@ -231,7 +231,7 @@ class WorkdirLock:
 
 
 def machine_id() -> str:
-    """Name of what process ids belong to: this boot of this machine, this process namespace."""
+    """Identifies the scope of process ids: this boot of this machine, this process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -240,19 +240,19 @@ def machine_id() -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process was started, in ticks since boot; None if there is none, or only its corpse.
+    """When a process was started, in ticks since boot; None if it does not exist or is a zombie.
 
-    0 for a living process of which that is not told.
+    0 if the process lives but its start is unknown.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except PermissionError:
-        pass  # it is another user's
+        pass  # another user's process
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return 0
-    fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
+    fields = stat.rpartition(b")")[2].split()  # the process name before may hold any character
     return None if fields[0] in (b"Z", b"X") else int(fields[19])

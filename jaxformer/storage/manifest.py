@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files, by which it is verified or refused."""
+"""The list of a checkpoint's files, which verifies or refuses it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from jaxformer.errors import InputError
 from jaxformer.storage.file_trees import as_path, file_names, is_link, is_local
 
 MANIFEST = "MANIFEST.json"
-# Of the checksums in the standard library the fastest by far, and sure to see any damage within
-# four bytes. It guards against what disks and networks do, not against people.
+# By far the fastest checksum in the standard library, and certain to find any damage within four
+# bytes. It protects against disks and networks, not against people.
 ALGORITHM = "crc32"
 CHUNK_BYTES = 1 << 20
-THREADS = 4  # files read at once; zlib and the disk both work outside Python's lock
-# Files that are read because they are there, found in orbax 0.12.8 by adding each one to a
-# checkpoint without it; all others are read only where one of these names them.
+THREADS = 4  # files read at once; zlib and the disk both run without Python's lock
+# Files that orbax 0.12.8 reads if they exist, found by adding each one to a checkpoint without it;
+# all others are only read if one of these names them.
 ARRAY_ITEMS, JSON_FILES = ("params", "optimizer", "ema"), ("meta/metadata", "metrics/metrics")
 ARRAY_FILES = ("_METADATA", "_CHECKPOINT_METADATA", "_sharding", "checkpoint", "manifest.ocdbt")
 READ_BY_NAME = ("_CHECKPOINT_METADATA", *JSON_FILES) + tuple(
     f"{item}/{name}" for item in ARRAY_ITEMS for name in ARRAY_FILES
 )
 READ_BY_PATTERN = "process_*"  # in the folder array_metadatas of an item
-# What file systems and desktops leave in any folder, and may take away again.
+# What file systems and desktops create in any folder, and may remove again.
 LITTER = (".nfs*", ".DS_Store", "._*", "Thumbs.db", "desktop.ini")
 
 
 class FileRecord(NamedTuple):
-    """What a manifest knows of a file.
+    """A file's entry in a manifest.
 
     Attributes:
       size: bytes.
@@ -46,10 +46,10 @@ class FileRecord(NamedTuple):
 
 
 def write_manifest(folder: Path) -> int:
-    """Write down every file of a finished checkpoint folder, by size and checksum.
+    """List every file of a finished checkpoint folder with its size and checksum.
 
-    It is the last file of a checkpoint and appears at once: a folder without it is none. Object
-    stores show whole files only; on a local disk it is also synchronised.
+    The manifest is the last file of a checkpoint and appears atomically: a folder without it is not
+    a checkpoint. Object stores only show whole files; on a local disk it is also synchronised.
 
     Returns:
       Bytes of all files.
@@ -70,22 +70,22 @@ def write_manifest(folder: Path) -> int:
 
 
 def verify(folder: Path, parts: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with a checkpoint folder, a line each that begins with the file's name.
+    """The problems of a checkpoint folder, one line each, beginning with the file's name.
 
     Args:
       folder: of one checkpoint.
-      parts: folders directly in it that are to be read, `params` say; None: all that is there.
+      parts: its folders to be read, such as `params`; None: everything.
 
     Returns:
-      Nothing if every listed file is there with its size and checksum, and none that is not listed
-      would be read. Other files do no harm: see `stray_files`.
+      Empty if every listed file has its size and checksum, and no unlisted file would be read.
+      Other files are harmless, see `stray_files`.
     """
     root = as_path(folder)
     try:
         listed = read_manifest(root)
     except FileNotFoundError:
         lost = is_link(folder) and not os.path.exists(folder)
-        where = f" (a link to {os.readlink(folder)}, which is not there)" if lost else ""
+        where = f" (a link to {os.readlink(folder)}, which does not exist)" if lost else ""
         return [f"{MANIFEST}: missing{where}"]
     except (ValueError, OSError) as error:
         return [f"{MANIFEST}: {error}"]
@@ -103,26 +103,26 @@ def verify(folder: Path, parts: Iterable[str] | None = None) -> list[str]:
 
 
 def stray_files(folder: Path) -> list[str]:
-    """Files in a good checkpoint's folder that are no part of it, by name."""
+    """Files in a good checkpoint's folder that do not belong to it, by name."""
     known = {MANIFEST, *read_manifest(folder)}
     return sorted(set(file_names(folder, skip_unreadable=True)) - known)
 
 
 def require_verified(folder: Path, parts: Iterable[str] | None = None) -> None:
-    """Raise `InputError` that names every damaged file of a checkpoint, if there are any."""
+    """Raise `InputError` naming the damaged files of a checkpoint, if there are any."""
     problems = verify(folder, parts)
     if problems:
         raise InputError(f"{folder} is not a good checkpoint: {describe(problems)}; {REPAIR}")
 
 
 REPAIR = (
-    "choose another one with --checkpoint, or copy it again. If it is older than manifests and "
-    "you trust it: python -m jaxformer verify --workdir=... --accept"
+    "choose another one with --checkpoint, or copy it again. If a version without manifests wrote "
+    "it and you trust it: python -m jaxformer verify --workdir=... --accept"
 )
 
 
 def describe(problems: list[str], most: int = 4) -> str:
-    """The first of the problems that `verify` found, and how many more there are."""
+    """The first problems that `verify` found, and the number of others."""
     more = f", and {len(problems) - most} more" if len(problems) > most else ""
     return ", ".join(problems[:most]) + more
 
@@ -132,7 +132,7 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
 
     Raises:
       FileNotFoundError: there is no manifest.
-      ValueError: it is not as it was written.
+      ValueError: it is damaged.
     """
     content = (as_path(folder) / MANIFEST).read_bytes()
     try:
@@ -148,15 +148,15 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
 
 
 def has_part(folder: Path, name: str) -> bool:
-    """Whether a checkpoint was written with the folder `name` in it, `ema` say.
+    """Whether a checkpoint was written with the folder `name`, such as `ema`.
 
-    The folder itself does not tell: it may have been lost.
+    The manifest decides, because the folder itself may have been lost.
     """
     return any(file.startswith(f"{name}/") for file in read_manifest(folder))
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a checkpoint, `meta/metadata` say, verified; empty if there is none.
+    """A verified JSON file of a checkpoint, such as `meta/metadata`; empty if there is none.
 
     Raises:
       InputError: the part that holds it is damaged.
@@ -168,13 +168,13 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
         values = json.loads((as_path(folder) / name).read_text("utf-8"))
         if not isinstance(values, dict):
             raise ValueError("not a JSON object")
-    except ValueError as error:  # `verify --accept` took it as it was
+    except ValueError as error:  # `verify --accept` accepted it unread
         raise InputError(f"{folder} is not a good checkpoint: {name}: {error}; {REPAIR}") from error
     return values
 
 
 def _render(records: dict[str, FileRecord]) -> str:
-    """The manifest's text: one for given records, so that every changed byte of it is seen."""
+    """The manifest's text, unique for given records, so that every changed byte is found."""
     lines = [f"  {json.dumps(name)}: {json.dumps(list(records[name]))}" for name in sorted(records)]
     files = ",\n".join(lines)
     return (
@@ -196,7 +196,7 @@ def _compare(path: Any, record: FileRecord) -> str:
         return f"cannot be read ({error})"
     if found.size != record.size:
         return f"{found.size:,} bytes instead of {record.size:,}"
-    return "" if found == record else f"another {ALGORITHM} than when it was saved"
+    return "" if found == record else f"{ALGORITHM} differs from when it was saved"
 
 
 def _record(path: Any) -> FileRecord:
@@ -209,10 +209,10 @@ def _record(path: Any) -> FileRecord:
 
 
 def _read_unasked(root: Any) -> set[str]:
-    """The files of a folder that would be read whether its manifest lists them or not."""
+    """The files of a folder that would be read even if its manifest does not list them."""
     found = {name for name in READ_BY_NAME if (root / name).exists()}
     for folder in (f"{item}/array_metadatas" for item in ARRAY_ITEMS):
-        with contextlib.suppress(OSError):  # it is not there
+        with contextlib.suppress(OSError):  # the folder does not exist
             names = [path.name for path in (root / folder).iterdir()]
             found |= {f"{folder}/{name}" for name in fnmatch.filter(names, READ_BY_PATTERN)}
     return found

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, with `step` and `split`; how its lines are read."""
+"""Reading metrics.jsonl: one JSON object per line, with `step` and `split`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class MetricsLine(NamedTuple):
 
     Attributes:
       number: from 1.
-      content: its bytes, without its end.
-      row: what it says; None if it is damaged.
-      problem: what is wrong with it; empty if nothing is.
+      content: its bytes without the line end.
+      row: the parsed object; None if the line is damaged.
+      problem: what is wrong; empty if nothing.
     """
 
     number: int
@@ -23,13 +23,13 @@ class MetricsLine(NamedTuple):
 
 
 def read_lines(content: bytes) -> list[MetricsLine]:
-    """The lines of a file's content; a last one without its end is left out: it was cut short."""
+    """The lines of a file's content, without a last line that has no end: it is incomplete."""
     lines = content.split(b"\n")[:-1]
     return [read_line(number, line) for number, line in enumerate(lines, start=1)]
 
 
 def read_line(number: int, content: bytes) -> MetricsLine:
-    """One line. NULs around it, which a power cut leaves behind, are no part of it."""
+    """Parse one line, ignoring NULs around it, which a power cut leaves behind."""
     try:
         row = json.loads(content.strip(b"\0").decode("utf-8"))
         if type(row["step"]) is not int or type(row["split"]) is not str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from jaxformer.storage.steps import warn
 
 
 def import_orbax():
-    """`orbax.checkpoint`, without its warnings about files that we never write."""
+    """`orbax.checkpoint`, without its warnings about files that jaxformer never writes."""
     import orbax.checkpoint
 
     logging.getLogger("absl").setLevel(logging.ERROR)
@@ -31,7 +31,7 @@ def import_orbax():
 
 
 def array_writer():
-    """Orbax's handler for arrays without compression: half of the work of a save, 8 % more disk."""
+    """Orbax's handler for arrays, uncompressed: half the work of a save, 8 % more disk."""
     return import_orbax().PyTreeCheckpointHandler(use_compression=False)
 
 
@@ -45,14 +45,59 @@ def load_params(path: Path, abstract: dict, *, ema: bool = True) -> dict:
       ema: False: never the moving average.
 
     Raises:
-      InputError: files of these parameters are damaged, or they are another model's; all of them
-        are listed.
+      InputError: files of these parameters are damaged, or they belong to another model; the
+        message lists all differences.
+    """
+    item = _verified_item(path, ema=ema)
+    check_tree(item, abstract)
+    return _restore(item, abstract)
+
+
+def load_matching(path: Path, abstract: dict, names: Collection[str], others: dict) -> dict:
+    """The named parameters from a checkpoint folder, all others from `others`.
+
+    Args:
+      path: from `resolve_checkpoint`.
+      abstract: tree of `ShapeDtypeStruct` with shardings, of the whole model.
+      names: paths of the parameters to load, `decoder/layer_0/...`; stored in the same shapes.
+      others: arrays in the structure of `abstract`.
+
+    Raises:
+      InputError: files of these parameters are damaged.
     """
     ocp = import_orbax()
+    wanted: dict = {}
+    for path_of_leaf, leaf in jax.tree_util.tree_leaves_with_path(abstract):
+        *parents, last = (key.key for key in path_of_leaf)
+        if path_name(path_of_leaf) in names:
+            branch = wanted
+            for parent in parents:
+                branch = branch.setdefault(parent, {})
+            branch[last] = leaf
+    how = ocp.checkpoint_utils.construct_restore_args(wanted)
+    args = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        found = _by_path(checkpointer.restore(_verified_item(path), args=args))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: found.get(path_name(path), leaf), others
+    )
+
+
+def stored_shapes(path: Path, *, ema: bool = True) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters in a checkpoint folder, by their paths."""
+    item = _verified_item(path, ema=ema)
+    return _shapes(_stored_tree(item))
+
+
+def _verified_item(path: Path, *, ema: bool = True) -> Path:
+    """The folder of the parameters in a checkpoint: the moving average's, if there is one."""
     ask_first_process(lambda: require_verified(path, ("params", "ema")))
     path = path.absolute()  # orbax finds nothing under a relative path
-    item = path / "ema" if ema and has_part(path, "ema") else path / "params"
-    check_tree(item, abstract)
+    return path / "ema" if ema and has_part(path, "ema") else path / "params"
+
+
+def _restore(item: Path, abstract: dict) -> dict:
+    ocp = import_orbax()
     target = jax.tree.map(
         lambda leaf: (
             leaf
@@ -70,10 +115,10 @@ def load_params(path: Path, abstract: dict, *, ema: bool = True) -> dict:
 
 
 def save_params(path: Path, params: dict, texts: Mapping[str, str] | None = None) -> None:
-    """Write parameters alone as a checkpoint folder, whole or not at all.
+    """Write only parameters as a checkpoint folder, completely or not at all.
 
     Args:
-      path: the folder, not there yet.
+      path: the folder, which must not exist.
       params: arrays.
       texts: other files of the checkpoint, text by name; `meta/metadata` is what `read_meta` reads.
 
@@ -91,7 +136,7 @@ def save_params(path: Path, params: dict, texts: Mapping[str, str] | None = None
             delete_tree(path, warn)
         if not isinstance(error, Exception):  # Ctrl-C
             raise
-        # Orbax raises what its parts raise.
+        # Orbax may raise anything.
         kind = type(error).__name__
         raise InputError(f"{path} cannot be written: {kind}: {reason(error)}") from error
 
@@ -117,15 +162,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def check_tree(item: Path, abstract: dict) -> None:
     """Raise `InputError` that lists where stored parameters differ from `abstract` in shape."""
-    ocp = import_orbax()
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        stored = checkpointer.metadata(item).item_metadata
-
-    def shapes(tree) -> dict[str, tuple[int, ...]]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
-
-    have, want = shapes(stored), shapes(abstract)
+    have, want = _shapes(_stored_tree(item)), _shapes(abstract)
     wrong = [f"{name}: missing" for name in sorted(want.keys() - have.keys())]
     wrong += [f"{name}: not in the model" for name in sorted(have.keys() - want.keys())]
     wrong += [
@@ -138,3 +175,17 @@ def check_tree(item: Path, abstract: dict) -> None:
             wrong[:20] + ([f"and {len(wrong) - 20} more"] if len(wrong) > 20 else [])
         )
         raise InputError(f"{item} does not hold this model's parameters:\n  {shown}")
+
+
+def _stored_tree(item: Path):
+    ocp = import_orbax()
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        return checkpointer.metadata(item).item_metadata
+
+
+def _by_path(tree) -> dict[str, Any]:
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _shapes(tree) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in _by_path(tree).items()}

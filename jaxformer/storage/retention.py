@@ -1,4 +1,4 @@
-"""Which checkpoints are good, which may go, and what killed or failed saves left behind."""
+"""Which checkpoints are good, which may be deleted, and the leftovers of killed or failed saves."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from jaxformer.storage.file_trees import (
     reason,
 )
 from jaxformer.storage.manifest import MANIFEST, describe, verify
+from jaxformer.storage.measurement import Ranking
 from jaxformer.storage.steps import best_steps, list_steps, step_folders
 
-MINIMUM = 2  # verified checkpoints that always stay: should one be damaged, there is another
+MINIMUM = 2  # verified checkpoints that always stay, in case one is damaged
 REFUSED, DELETING, UNFINISHED = "refused", "deleting", "orbax-checkpoint-tmp"
-SAVING = "saving"  # `STEP.saving` is there from before a save begins until its manifest is written
+SAVING = "saving"  # `STEP.saving` exists from before a save until its manifest is written
 
 
 def find_verified(directory: Any, report: Callable[[str], None]) -> int | None:
-    """Step of the newest checkpoint of which every file is as it was written.
+    """Step of the newest checkpoint whose files are all unchanged since saving.
 
-    Newer ones that are not are reported and set aside.
+    Newer, damaged ones are reported and set aside.
 
     Returns:
-      None if there are no checkpoints at all.
+      The step; None if there are no checkpoints.
 
     Raises:
-      InputError: there are some, but none is good, and nothing is touched; or a damaged one cannot
-        be set aside.
+      InputError: none is good, and nothing was touched; or a damaged one cannot be set aside.
     """
     refused = {}
     for step in reversed(step_folders(directory)):
@@ -50,42 +50,42 @@ def find_verified(directory: Any, report: Callable[[str], None]) -> int | None:
         listed = "".join(f"\n  {step}: {problem}" for step, problem in refused.items())
         raise InputError(
             f"no checkpoint in {directory} is good:{listed}\ncopy one of them again, or start "
-            "anew in another --workdir; if they are older than manifests and you trust them: "
-            f"python -m jaxformer verify --workdir={directory.parent} --accept"
+            "over in another --workdir; if a version without manifests wrote them and you trust "
+            f"them: python -m jaxformer verify --workdir={directory.parent} --accept"
         )
     for newer, problem in refused.items():
         kept = set_aside(directory / str(newer), report)
         report(
-            f"REFUSED: the checkpoint of step {newer:,} in {directory} is damaged or unfinished: "
-            f"{problem}; going back to the one of step {step:,}, and keeping this one as "
-            f"{kept.name} until you delete it"
+            f"REFUSED: the checkpoint of step {newer:,} in {directory} is damaged or incomplete: "
+            f"{problem}; going back to step {step:,}; the damaged one is kept as {kept.name} until "
+            "you delete it"
         )
     return step
 
 
 def remove_old(
-    directory: Any, *, keep: int, best_metric: str, verified: set[int], report: Callable
+    directory: Any, *, keep: int, ranking: Ranking, verified: set[int], report: Callable
 ) -> list[int]:
-    """Delete all but the newest `keep` checkpoints, at least two, and the best ones.
+    """Delete all but the newest `keep` checkpoints (at least two) and the best ones.
 
-    Nothing goes unless two of those that stay are known to be good. What was refused stays, and so
-    does a link that leads nowhere: the disk behind it may come back.
+    Nothing is deleted unless two of the remaining ones are known to be good. Refused checkpoints
+    stay, and so do dangling links, whose disk may come back.
 
     Args:
       directory: of the checkpoints, a path of etils.
       keep: how many of the newest stay.
-      best_metric: by which the best is found; that of each way of measuring stays.
+      ranking: by which the best is found; that of each way of measuring stays.
       verified: steps whose files this process has checked or hashed.
-      report: is told of checkpoints that cannot be ranked or deleted, and of links.
+      report: called for checkpoints that cannot be ranked or deleted, and for links.
 
     Returns:
-      The steps that went.
+      The deleted steps.
 
     Raises:
       InputError: the directory cannot be listed.
     """
     steps = list_steps(directory)
-    stay = set(steps[-max(keep, MINIMUM) :]) | best_steps(directory, best_metric, report)
+    stay = set(steps[-max(keep, MINIMUM) :]) | best_steps(directory, ranking, report)
     if len(stay & verified) < MINIMUM:
         return []
     gone = []
@@ -103,14 +103,14 @@ def remove_old(
 
 
 def remove(path: Any, report: Callable[[str], None]) -> None:
-    """Delete a checkpoint, if it is there, so that no moment leaves a part of it under its name.
+    """Delete a checkpoint if it exists; its name never refers to a part of it.
 
     Args:
       path: of the checkpoint, a path of etils.
-      report: is told of links; what they lead to is not deleted.
+      report: called for links, whose targets are not deleted.
 
     Raises:
-      OSError: it cannot be deleted, or not all of it.
+      OSError: it cannot be deleted completely.
     """
     if is_link(path):
         delete_tree(path, report)
@@ -127,11 +127,11 @@ def remove(path: Any, report: Callable[[str], None]) -> None:
 
 
 def set_aside(path: Any, report: Callable[[str], None]) -> Any:
-    """Take a refused checkpoint out of the way of the save that repeats its step.
+    """Rename a refused checkpoint, so that its step can be saved again.
 
-    `20` becomes `20.refused`, or `20.refused.2` where that is taken, and so on. What it holds may
-    be all that is left of those steps: to delete it is for the user to decide. An object store
-    cannot rename, so there it is copied before it is deleted.
+    `20` becomes `20.refused`, or `20.refused.2` if that exists, and so on. It may hold all that is
+    left of those steps, so only the user may delete it. An object store cannot rename, so there it
+    is copied and then deleted.
 
     Args:
       path: of the checkpoint, a path of etils.
@@ -165,7 +165,7 @@ def _is_taken(path: Any) -> bool:
 
 
 def refused_folders(directory: Path) -> list[Any]:
-    """What was set aside in a directory, by name; nothing where it cannot be listed."""
+    """The refused checkpoints in a directory, by name; empty if it cannot be listed."""
     try:
         paths = list(as_path(directory).iterdir())
     except OSError:
@@ -175,16 +175,16 @@ def refused_folders(directory: Path) -> list[Any]:
 
 
 def saving_mark(directory: Any, step: int) -> Any:
-    """The file that tells a save that was cut short from a checkpoint that lost its manifest."""
+    """The file that distinguishes an interrupted save from a checkpoint without its manifest."""
     return directory / f"{step}.{SAVING}"
 
 
 def clear_unfinished(directory: Any, report: Callable[[str], None]) -> None:
-    """Delete what killed or failed saves and deletions left in a directory.
+    """Delete the leftovers of killed or failed saves and deletions.
 
     Args:
       directory: of the checkpoints, a path of etils.
-      report: is told what cannot be deleted, which does no harm but takes up room, and of links.
+      report: called for links, and for what cannot be deleted and only takes up space.
 
     Raises:
       OSError: the directory cannot be listed.

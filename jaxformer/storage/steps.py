@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 from jaxformer.errors import InputError
 from jaxformer.storage.file_trees import is_link, reason
 from jaxformer.storage.manifest import MANIFEST, read_json
-from jaxformer.storage.measurement import measured_alike, measurement
-
-HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "accuracy": True, "loss": False}
+from jaxformer.storage.measurement import Ranking, measured_alike, measurement
 
 
 def warn(message: str) -> None:
@@ -34,7 +32,7 @@ def list_steps(directory: Path) -> list[int]:
 def step_folders(directory: Path) -> list[int]:
     """Steps that have a folder in a directory, finished or not, ascending.
 
-    A link counts, even where it leads nowhere: its checkpoint is lost, and that is to be said.
+    A broken link counts too: its checkpoint is lost, and callers report that.
 
     Raises:
       InputError: the directory cannot be listed.
@@ -44,7 +42,7 @@ def step_folders(directory: Path) -> list[int]:
 
 
 def folder_names(directory: Path) -> list[str]:
-    """Names of the folders in a directory and of its links, wherever these lead; none without it.
+    """Names of the folders and links in a directory, broken ones too; empty if it is missing.
 
     Raises:
       InputError: the directory cannot be listed.
@@ -71,7 +69,7 @@ def average_names(directory: Path) -> list[str]:
 
 
 def is_file(path: Any) -> bool:
-    """Whether a file is there; False where nobody may look."""
+    """Whether a file exists; False where permissions hide it."""
     try:
         return path.is_file()
     except OSError:
@@ -91,9 +89,9 @@ class Evaluated(NamedTuple):
     """A finished checkpoint with the figures of its evaluation.
 
     Attributes:
-      step: of the checkpoint.
-      metrics: by name.
-      identity: of the run, as `Identity.to_dict` gives it; None: an older version wrote none.
+      step: step of the checkpoint.
+      metrics: figures by name.
+      identity: of the run, as by `Identity.to_dict`; None: an older version wrote none.
     """
 
     step: int
@@ -101,7 +99,7 @@ class Evaluated(NamedTuple):
     identity: dict[str, Any] | None
 
     def sought(self, metric: str) -> str:
-        """What the run chose its best by when it saved this one; `metric` where nobody knows."""
+        """The metric that chose the best when the run saved this; `metric` if unknown."""
         config = (self.identity or {}).get("config", {})
         return config.get("training", {}).get("best_metric", metric)
 
@@ -110,8 +108,8 @@ def evaluated_steps(directory: Path, report: Callable[[str], None] = warn) -> li
     """The finished checkpoints that were evaluated, ascending.
 
     Args:
-      directory: of checkpoints.
-      report: is told of those whose metrics or identity are damaged; they are left out.
+      directory: holds the checkpoints.
+      report: called with a line on each whose metrics or identity are damaged; it is left out.
 
     Raises:
       InputError: the directory cannot be listed.
@@ -130,54 +128,55 @@ def evaluated_steps(directory: Path, report: Callable[[str], None] = warn) -> li
 
 
 def ranked_steps(
-    directory: Path, best_metric: str, report: Callable[[str], None] = warn
+    directory: Path, ranking: Ranking, report: Callable[[str], None] = warn
 ) -> list[int]:
     """Evaluated steps, best first; the later of two equal ones comes first.
 
-    Only those that were measured like the newest one: other figures cannot be compared with theirs.
+    Only those measured like the newest one: other figures are not comparable.
 
     Args:
-      directory: of checkpoints.
-      best_metric: by which they are ranked.
-      report: is told of those whose metrics are damaged; they are left out.
+      directory: holds the checkpoints.
+      ranking: names the metric.
+      report: called with a line on each whose metrics are damaged; it is left out.
 
     Raises:
       InputError: the directory cannot be listed.
     """
-    return _rank_like_newest(evaluated_steps(directory, report), best_metric)
+    return _rank_like_newest(evaluated_steps(directory, report), ranking)
 
 
-def best_steps(directory: Path, best_metric: str, report: Callable[[str], None] = warn) -> set[int]:
-    """The best step by `best_metric`, and that of each other search that the run has made.
+def best_steps(directory: Path, ranking: Ranking, report: Callable[[str], None] = warn) -> set[int]:
+    """The best step, and that of each earlier search of the run.
 
-    A search ends where the way of measuring changes, or training.best_metric does: going back to
-    the old value goes back to the old best.
+    A search ends when training.best_metric or the way of measuring changes. Restoring the old value
+    restores the old best.
 
     Args:
-      directory: of checkpoints.
-      best_metric: by which the best is found now.
-      report: is told of those whose metrics are damaged; they are left out.
+      directory: holds the checkpoints.
+      ranking: finds the best now.
+      report: called with a line on each whose metrics are damaged; it is left out.
 
     Raises:
       InputError: the directory cannot be listed.
     """
     found = evaluated_steps(directory, report)
-    best = set(_rank_like_newest(found, best_metric)[:1])
-    for metric in {one.sought(best_metric) for one in found}:
-        search = [one for one in found if one.sought(best_metric) == metric]
-        for alike in _alike(search, metric):
-            best |= set(_rank(alike, metric)[:1])
+    best = set(_rank_like_newest(found, ranking)[:1])
+    now = ranking.best_metric
+    for metric in {one.sought(now) for one in found} & ranking.metrics.keys():
+        search = [one for one in found if one.sought(now) == metric]
+        for alike in _alike(search, ranking.by(metric)):
+            best |= set(_rank(alike, ranking.by(metric))[:1])
     return best
 
 
-def _rank_like_newest(found: list[Evaluated], metric: str) -> list[int]:
-    alike = _alike([one for one in found if metric in one.metrics], metric)
-    return _rank(alike[0], metric) if alike else []
+def _rank_like_newest(found: list[Evaluated], ranking: Ranking) -> list[int]:
+    alike = _alike([one for one in found if ranking.best_metric in one.metrics], ranking)
+    return _rank(alike[0], ranking) if alike else []
 
 
-def _alike(found: list[Evaluated], metric: str) -> list[list[Evaluated]]:
-    """The checkpoints of each way of measuring, that of the newest first."""
-    ways = [measurement(one.identity, metric) for one in found]
+def _alike(found: list[Evaluated], ranking: Ranking) -> list[list[Evaluated]]:
+    """Checkpoints grouped by how they were measured, the group of the newest first."""
+    ways = [measurement(one.identity, ranking) for one in found]
     distinct = [way for place, way in enumerate(ways) if way not in ways[place + 1 :]]
     return [
         [one for one, its in zip(found, ways, strict=True) if measured_alike(its, way)]
@@ -185,20 +184,25 @@ def _alike(found: list[Evaluated], metric: str) -> list[list[Evaluated]]:
     ]
 
 
-def _rank(found: list[Evaluated], metric: str) -> list[int]:
-    sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
-    values = [(sign * one.metrics.get(metric, math.nan), one.step) for one in found]
+def _rank(found: list[Evaluated], ranking: Ranking) -> list[int]:
+    sign = 1.0 if ranking.higher_is_better else -1.0
+    values = [(sign * one.metrics.get(ranking.best_metric, math.nan), one.step) for one in found]
     return [step for value, step in sorted(v for v in values if math.isfinite(v[0]))][::-1]
 
 
-def resolve_checkpoint(directory: Path, name: str, best_metric: str) -> Path:
+def resolve_checkpoint(directory: Path, name: str, ranking: Ranking) -> Path:
     """The folder of a checkpoint named `best`, `latest`, by its step, or by an average's name.
 
+    Args:
+      directory: holds the checkpoints.
+      name: name of the checkpoint.
+      ranking: finds the best.
+
     Raises:
-      InputError: there is no such checkpoint; the message lists those that are there.
+      InputError: there is no such checkpoint; the message lists the existing ones.
     """
     folders = step_folders(directory)
-    # Without a single finished one the loader shall say what the unfinished ones lack.
+    # Without a finished one, the loader reports what the unfinished ones lack.
     steps = list_steps(directory) or folders
     named = [name for name in average_names(directory) if is_file(directory / name / MANIFEST)]
     if not steps and not named:
@@ -207,7 +211,7 @@ def resolve_checkpoint(directory: Path, name: str, best_metric: str) -> Path:
             f"{directory.parent}"
         )
     if name == "best" and steps:
-        ranked = ranked_steps(directory, best_metric)
+        ranked = ranked_steps(directory, ranking)
         return directory / str(ranked[0] if ranked else steps[-1])
     if name == "latest" and steps:
         return directory / str(steps[-1])

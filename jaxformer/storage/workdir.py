@@ -53,7 +53,7 @@ class Workdir:
             raise InputError(f"{self.config_file}: not UTF-8: {error}") from error
         except OSError as error:
             raise InputError(
-                f"{self.config_file}: cannot be read: {error.strerror}; give this user the right "
+                f"{self.config_file}: cannot be read: {error.strerror}; give this user permission "
                 "to read the workdir"
             ) from error
         return Config.from_json(text, str(self.config_file))
@@ -65,7 +65,7 @@ class Workdir:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text at once; a reader sees the old or the new, never a part."""
+    """Replace a file's text atomically; a reader sees the old or the new text, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, "utf-8")

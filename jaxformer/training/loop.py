@@ -14,12 +14,13 @@ import jax
 
 from jaxformer.config import Config, TrainingConfig
 from jaxformer.data.loader import BatchLoader
-from jaxformer.evaluation.evaluate import Evaluation
+from jaxformer.evaluation.evaluator import Evaluation
 from jaxformer.files.streams import log_streams
 from jaxformer.parallel.mesh import batch_share
 from jaxformer.runtime import distributed
 from jaxformer.storage.checkpoint import Checkpointer
 from jaxformer.storage.lock import WorkdirLock
+from jaxformer.tasks.registry import ranking_of
 from jaxformer.training.checks.memory import check_memory, explain_out_of_memory
 from jaxformer.training.guards.rollback import roll_back
 from jaxformer.training.guards.signals import StopSignals
@@ -27,6 +28,7 @@ from jaxformer.training.guards.watchdog import Watchdog
 from jaxformer.training.metrics import MetricsWriter, Progress, format_seconds, log
 from jaxformer.training.prefetch import DeviceBatches
 from jaxformer.training.profiling import StepTrace
+from jaxformer.training.random_keys import initial_key, training_key
 from jaxformer.training.recorder import Recorder
 from jaxformer.training.resume import record_changes, resumed_changes
 from jaxformer.training.setup import Run, describe_run, prepare_run
@@ -35,9 +37,9 @@ from jaxformer.training.validation import (
     Selection,
     evaluate_held_out,
     evaluate_validation,
-    format_evaluation,
     resumed_selection,
 )
+from jaxformer.training.warm_start import warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,7 @@ class TrainingResult:
       step: updates done in all.
       reason: why it ended.
       exit_status: 0, or 130 and 143 after a signal.
-      evaluations: of the held-out splits with the best checkpoint; empty if a signal or
+      evaluations: evaluations of the held-out splits with the best checkpoint; empty if a signal or
         training.max_seconds ended this start.
     """
 
@@ -59,23 +61,29 @@ class TrainingResult:
 
 
 def train(
-    config: Config, workdir: str | Path, *, allow_changes: Sequence[str] = ()
+    config: Config,
+    workdir: str | Path,
+    *,
+    allow_changes: Sequence[str] = (),
+    devices: Sequence[jax.Device] | None = None,
 ) -> TrainingResult:
-    """Train, or go on training, the run in `workdir`, to its end.
+    """Train the run in `workdir` to its end; resumes from its newest checkpoint.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       workdir: its folder.
       allow_changes: names of fields and sections that may differ from the run in the workdir,
-        although that trains something else.
+        even though that alters its training.
+      devices: to train on; None: all of the job.
 
     Raises:
-      InputError: the configuration, the data or the workdir cannot work, memory runs out, or
+      InputError: the configuration, the data or the workdir is unusable, memory runs out, or
         another run holds the workdir.
       FloatingPointError: training diverged.
       SystemExit: a signal came before the first step or after the last.
     """
     folder, floor = Path(workdir), config.training.watchdog_seconds
+    started = time.monotonic()
     with (
         log_streams(),
         StopSignals(distributed.any_process) as signals,
@@ -84,27 +92,33 @@ def train(
         else contextlib.nullcontext() as lock,
         Watchdog(folder / "stacks.txt", floor=floor) as watchdog,
     ):
-        return train_guarded(config, folder, allow_changes, signals, lock, watchdog)
+        run = prepare_run(config, folder, allow_changes, devices)
+        return train_guarded(run, signals, lock, watchdog, started)
 
 
 def train_guarded(
-    config: Config,
-    workdir: Path,
-    allow_changes: Sequence[str],
+    run: Run,
     signals: StopSignals,
     lock: WorkdirLock | None,
     watchdog: Watchdog,
+    started: float,
 ) -> TrainingResult:
-    """`train`, once the guards are up; `lock` is None in all processes but the first."""
+    """`train`, once the guards are up.
+
+    Args:
+      run: from `prepare_run`.
+      signals: end it between two steps.
+      lock: lock of the workdir; None in all processes but the first.
+      watchdog: ends a run without a sign of life.
+      started: `time.monotonic()` at the start, seconds.
+    """
     # --- what is trained, and from which step -------------------------------------------------
-    started = time.monotonic()
-    run = prepare_run(config, workdir, allow_changes)
     config, settings = run.config, run.config.training
     log(describe_run(run))
     checkpointer = Checkpointer(
         run.workdir.checkpoints,
         keep=settings.keep_checkpoints,
-        best_metric=settings.best_metric,
+        ranking=ranking_of(config),
         report=log,
     )
     if (checkpointer.latest_step or 0) < settings.num_steps:
@@ -114,21 +128,13 @@ def train_guarded(
     with watchdog.pause("restoring the state"):
         state, meta, step = restore_or_create(run, checkpointer)
     changes = resumed_changes(run.origin, run.identity, meta, step) if meta else []
-    selection = resumed_selection(meta, changes)
+    selection = resumed_selection(meta, changes, ranking_of(config))
     writer = MetricsWriter(run.workdir.metrics_file, step)
     record_changes(writer, step, changes)
-    loader = BatchLoader(
-        run.corpus,
-        run.plan,
-        pad_id=run.task.pad_id,
-        share=batch_share(run.mesh),
-        start_step=step,
-        sampler=run.sampler,
-        workers=config.data.workers,
-    )
+    loader = BatchLoader(run.dataset, batch_share(run.mesh), start_step=step)
     batches = DeviceBatches(iter(loader), run.mesh)
-    dropout_key = jax.random.key(config.seed + 1)
-    progress = Progress(step, settings.num_steps)
+    key = training_key(config)
+    progress = Progress(step, settings.num_steps, run.objective.unit)
     recorder = Recorder(run, writer, progress, meta.get("recorder", {}))
     trace = StepTrace(run.workdir.path / "profile", step, settings.profile_steps)
     first, saved = step, step
@@ -140,10 +146,10 @@ def train_guarded(
         closing(progress),
         signals.noted(),
         trace,
-        explain_out_of_memory(config, run.mesh),
+        explain_out_of_memory(run.task, config, run.mesh),
     ):
         while True:
-            # --- back to an older state, if the loss spiked -----------------------------------
+            # --- roll back to an older state, if the loss spiked ------------------------------
             if recorder.spike is not None:
                 with paused("going back to a checkpoint", progress, watchdog):
                     state, step = roll_back(run, checkpointer, recorder, state)
@@ -187,7 +193,7 @@ def train_guarded(
                 lock.check()
             batch = batches.take()
             with watchdog.dispatch(batch):
-                state, step_sums = trace.run(step, run.train_step, state, batch, dropout_key)
+                state, step_sums = trace.run(step, run.train_step, state, batch, key)
             batches.fetch()
             step += 1
             # --- log what the devices have done -----------------------------------------------
@@ -212,9 +218,17 @@ def train_guarded(
 def reason_to_stop(
     settings: TrainingConfig, step: int, signals: StopSignals, selection: Selection, *, over: bool
 ) -> tuple[str, bool]:
-    """Why the loop ends after `step` updates, empty if it goes on, and whether the run is complete.
+    """Why the loop ends, and whether the run is then complete; the same in all processes.
 
-    The same in all processes; `over`: training.max_seconds are, by the clock of this one.
+    Args:
+      settings: settings of the run.
+      step: updates done.
+      signals: received so far.
+      selection: the search for the best evaluation.
+      over: training.max_seconds have passed, by the clock of this process.
+
+    Returns:
+      The reason, empty if the loop continues, and True if the run needs no other start.
     """
     stop = signals.agreed(step, over=over)
     if step >= settings.num_steps:
@@ -227,12 +241,18 @@ def reason_to_stop(
             f"{selection.waiting} evaluations without a better {settings.best_metric} "
             "(training.patience)"
         ), True
-    return f"training.max_seconds={settings.max_seconds:g} are over" if stop else "", False
+    return f"training.max_seconds={settings.max_seconds:g} have passed" if stop else "", False
 
 
 @contextlib.contextmanager
 def paused(station: str, progress: Progress, watchdog: Watchdog) -> Iterator[None]:
-    """Around what is no training: it does not count for the speed, and may take longer."""
+    """Run something other than steps: the speed excludes it, and the watchdog allows it more time.
+
+    Args:
+      station: its name, for the watchdog.
+      progress: its clock pauses.
+      watchdog: watchdog of the run.
+    """
     progress.pause()
     with watchdog.pause(station):
         yield
@@ -242,10 +262,11 @@ def paused(station: str, progress: Progress, watchdog: Watchdog) -> Iterator[Non
 def restore_or_create(
     run: Run, checkpointer: Checkpointer
 ) -> tuple[TrainState, dict[str, Any], int]:
-    """The newest saved state, its meta and its step; or the first state, nothing and 0."""
+    """The newest saved state, its meta and step; else a first state, empty meta and 0."""
     step = checkpointer.newest_verified()
     if step is None:
-        return run.program.first_state(jax.random.key(run.config.seed), run.mesh), {}, 0
+        state = run.program.first_state(initial_key(run.config), run.mesh)
+        return (warm_start(run, state) if run.config.init_from else state), {}, 0
     state, meta = checkpointer.restore(step, run.abstract)
     log(f"resuming from the checkpoint of step {step:,} in {run.workdir.checkpoints}")
     return state, meta, step
@@ -254,7 +275,15 @@ def restore_or_create(
 def closing_summary(
     run: Run, selection: Selection, step: int, evaluations: dict[str, Any], *, complete: bool
 ) -> str:
-    """What was reached, where it is, and what to do next."""
+    """Lines for the log: what was reached, where it is, and what to do next.
+
+    Args:
+      run: what was trained.
+      selection: the search for the best evaluation.
+      step: updates done.
+      evaluations: evaluations of the held-out splits, by name.
+      complete: False: the run can be resumed.
+    """
     lines = [
         f"done: {step:,} steps in {run.workdir.path}"
         if complete
@@ -262,15 +291,16 @@ def closing_summary(
     ]
     if selection.best is not None:
         lines.append(
-            f"best           {run.config.training.best_metric} {selection.best:.2f} on validation, "
+            f"best           {run.config.training.best_metric} {selection.best:.4g} on validation, "
             f"step {selection.best_step:,}"
         )
     for split, result in evaluations.items():
-        lines.append(f"{split:<15}{format_evaluation(result)}")
-    if evaluations:
-        lines.append(f"               {next(iter(evaluations.values())).scores.bleu_signature}")
-    if complete:
-        lines.append(f"next           python -m jaxformer translate --workdir={run.workdir.path}")
-    else:
-        lines.append("next           the same command goes on from here")
+        lines.append(f"{split:<15}{result.summary()}")
+    for note in next(iter(evaluations.values())).notes().values() if evaluations else ():
+        lines.append(f"               {note}")
+    if not complete:
+        lines.append("next           the same command continues from here")
+    elif run.task.next_command:
+        command = f"python -m jaxformer {run.task.next_command}"
+        lines.append(f"next           {command} --workdir={run.workdir.path}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What training reports: metric sums, metrics.jsonl, TensorBoard events and the progress bar."""
+"""Reporting during training: metric sums, metrics.jsonl, TensorBoard events, the progress bar."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxformer.evaluation.evaluator import HELD_OUT
 from jaxformer.runtime.distributed import is_first_process
 from jaxformer.storage.metrics_file import MetricsLine, read_lines
 from jaxformer.storage.workdir import write_atomically
 
-STEPS_IN_FLIGHT = 2  # dispatched steps that the devices may not have done
-OF_EVERY_STEP = ("skipped", "learning_rate")  # figures that a skipped update has too
-HELD_OUT = ("test", "compositional")  # splits measured once a run has ended
-RESUME = "resume"  # the split of what differs from the checkpoint that a start goes on from
+STEPS_IN_FLIGHT = 2  # dispatched steps that the devices may not have finished
+OF_EVERY_STEP = ("skipped", "learning_rate")  # metrics that skipped updates have too
+RESUME = "resume"  # split of the rows that list what changed since the restored checkpoint
 
 
 def log(message: str) -> None:
-    """Print a message without tearing the progress bar; of several processes the first one does."""
+    """Print a message without breaking the progress bar; only the first process prints."""
     if not is_first_process():
         return
     from tqdm import tqdm
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
     Attributes:
       step: updates done at its end.
       steps: updates in it.
-      sums: of the metric sums of these steps, in float64; of skipped ones only `skipped` counts.
+      sums: totals of the steps' metric sums, in float64; skipped steps add only `OF_EVERY_STEP`.
     """
 
     step: int
@@ -50,13 +50,13 @@ class Interval(NamedTuple):
 class IntervalSums:
     """Adds up the metric sums of steps; each is read `STEPS_IN_FLIGHT` steps later.
 
-    The copy of a step's sums to the host is asked for when the step is dispatched, so that it is
-    made as soon as the step ends, while the devices work on. Waiting for it bounds how far the
-    host runs ahead, and is the only wait. Float64 on the host keeps token counts exact.
+    Each step's sums are copied to the host asynchronously, as soon as the step ends. Waiting for
+    the copy bounds how far the host runs ahead, and is the only wait. Float64 on the host keeps
+    token counts exact.
 
     Args:
       ends: whether an interval ends at a step.
-      each: called with the step and the figures of each step as they are read.
+      each: called with each step and its sums as they are read.
     """
 
     def __init__(self, ends: Callable[[int], bool], each: Callable[[int, dict[str, float]], None]):
@@ -65,7 +65,7 @@ class IntervalSums:
         self._steps, self._totals = 0, {}
 
     def add(self, step: int, sums: dict[str, jax.Array]) -> Interval | None:
-        """Take in the sums of the dispatched update number `step`.
+        """Add the sums of the dispatched update number `step`.
 
         Returns:
           The interval that ended `STEPS_IN_FLIGHT` steps ago, if one did.
@@ -83,7 +83,7 @@ class IntervalSums:
                 yield interval
 
     def discard(self) -> int:
-        """Forget the dispatched steps that are not read, to do them again; returns how many."""
+        """Drop the dispatched steps not read yet, to be repeated; returns how many."""
         count = len(self._in_flight)
         self._in_flight.clear()
         return count
@@ -104,16 +104,16 @@ class IntervalSums:
 
 
 class MetricsWriter:
-    """Appends to metrics.jsonl and writes TensorBoard events; in the first process alone.
+    """Appends to metrics.jsonl and writes TensorBoard events, only in the first process.
 
-    On a full disk training goes on: lines that cannot be written are kept until they can, and what
-    is left of them in the end is printed.
+    On a full disk training continues: lines that cannot be written are buffered and retried, and
+    those left at the end are printed.
 
     Args:
-      metrics_file: one JSON object a line, with `step` and `split`.
-      first_step: the step this start begins at; what an earlier start wrote after its checkpoint
-        is removed, because it is written again: later steps, held-out splits, the changes at this
-        step, a line cut short. Damaged lines are set aside.
+      metrics_file: one JSON object per line, with `step` and `split`.
+      first_step: at which this start begins. Rows that an earlier start wrote after its checkpoint
+        are removed, since they are written again: later steps, held-out splits, the changes at this
+        step, a truncated line. Damaged lines are set aside.
     """
 
     def __init__(self, metrics_file: Path, first_step: int):
@@ -137,11 +137,18 @@ class MetricsWriter:
         return row["step"] < first_step or (in_loop and row["step"] == first_step)
 
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:
+        """Append a row.
+
+        Args:
+          step: updates done.
+          split: split of the values, such as `train`.
+          values: JSON values by name; numbers go to TensorBoard too.
+        """
         if self._file is None:
             return
         self._unwritten += json.dumps({"step": step, "split": split, **values}).encode() + b"\n"
         self._append()
-        # The library takes long to load, so that is done while the devices work on a step.
+        # tensorboardX loads slowly, so load it here, while the devices run a step.
         self._events = self._events or self._open_events()
         for name, value in values.items():
             if isinstance(value, int | float):
@@ -154,7 +161,7 @@ class MetricsWriter:
             self._reported = False
         except OSError as error:
             if not self._reported:
-                log(f"{self._path} cannot be written ({error.strerror}); its lines are kept")
+                log(f"{self._path} cannot be written ({error.strerror}); its lines are buffered")
             self._reported = True
 
     def close(self) -> None:
@@ -168,7 +175,7 @@ class MetricsWriter:
 
 
 def set_aside(metrics_file: Path, damaged: list[MetricsLine]) -> None:
-    """Keep damaged lines of metrics.jsonl in a file beside it, and say which they are."""
+    """Move damaged lines of metrics.jsonl to a file next to it, and log their numbers."""
     if not damaged:
         return
     beside = metrics_file.with_name(f"{metrics_file.name}.damaged")
@@ -181,19 +188,25 @@ def set_aside(metrics_file: Path, damaged: list[MetricsLine]) -> None:
 
 
 def open_events(folder: Path, first_step: int):
-    """The TensorBoard writer; events of `first_step` and later that are there are made void."""
+    """The TensorBoard writer; it voids existing events of `first_step` and later."""
     from tensorboardX import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=first_step)
 
 
 class Progress:
-    """A bar on a terminal, a line every `log_every` steps elsewhere."""
+    """A progress bar on a terminal, a line every `log_every` steps elsewhere.
 
-    def __init__(self, first_step: int, num_steps: int):
+    Args:
+      first_step: updates done before this start.
+      num_steps: updates of the run.
+      unit: what to count per second; the metrics contain `<unit>_per_second`.
+    """
+
+    def __init__(self, first_step: int, num_steps: int, unit: str = "target_tokens"):
         from tqdm import tqdm
 
-        self._num_steps = num_steps
+        self._num_steps, self._unit = num_steps, unit
         self._bar = tqdm(
             total=num_steps,
             initial=first_step,
@@ -209,11 +222,11 @@ class Progress:
         self._bar.update(1)
 
     def rewind(self, steps: int) -> None:
-        """Take back steps that are done again."""
+        """Take back steps that will be repeated."""
         self._bar.update(-steps)
 
     def pause(self) -> None:
-        """Stop the clock of the training speed: evaluating or saving."""
+        """Stop the training clock while evaluating or saving."""
         self._seconds += time.monotonic() - self._clock
 
     def unpause(self) -> None:
@@ -227,12 +240,18 @@ class Progress:
         return max(seconds, 1e-9)
 
     def show(self, step: int, values: dict[str, float], seconds_per_step: float) -> None:
-        """Print the figures of the last interval."""
+        """Print the metrics of the last interval.
+
+        Args:
+          step: updates done.
+          values: metrics by name.
+          seconds_per_step: to estimate the remaining time.
+        """
         left = format_seconds((self._num_steps - step) * seconds_per_step)
         loss = f"loss {values['loss']:.3f}" if "loss" in values else "all updates skipped"
         figures = (
             f"{loss}  lr {values['learning_rate']:.2e}  "
-            f"{values['target_tokens_per_second']:,.0f} target tok/s"
+            f"{values[f'{self._unit}_per_second']:,.0f} {self._unit.replace('_', ' ')}/s"
         )
         if "mfu" in values:
             figures += f"  MFU {values['mfu']:.1%}"

@@ -11,7 +11,7 @@ import optax
 from jaxformer.config import OptimizerConfig
 from jaxformer.parallel.sharding import path_name
 
-# Arrays of optimizer states that belong to no parameter; every device holds them whole.
+# Arrays of optimizer states that belong to no parameter; they are replicated.
 CONSTANTS = ("ns_coeffs",)  # of Muon, `[3]`
 FACTORED_SIZE = 128  # sides of the smallest matrix whose second moment Adafactor factors
 
@@ -19,7 +19,8 @@ FACTORED_SIZE = 128  # sides of the smallest matrix whose second moment Adafacto
 def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> optax.Schedule:
     """The learning rate of update s = 1, 2, ... after linear warm-up over w updates.
 
-    - paper: `rate * d_model^-0.5 * min(s^-0.5, s * w^-1.5)` (5.3); rate is a factor.
+    - paper, also called noam: `rate * d_model^-0.5 * min(s^-0.5, s * w^-1.5)` (5.3); rate is a
+      factor.
     - inverse_sqrt: `rate * min(s / w, sqrt(w / s))`; rate is the peak, reached at s = w.
     - cosine: `rate * min(s / w, (1 + cos(pi (s - w) / (num_steps - w))) / 2)`.
     - constant: `rate * min(s / w, 1)`.
@@ -27,27 +28,56 @@ def make_schedule(config: OptimizerConfig, *, d_model: int, num_steps: int) -> o
     Args:
       config: schedule, learning_rate, warmup_steps.
       d_model: width of the model.
-      num_steps: updates in all, where cosine reaches 0.
+      num_steps: updates in total; cosine reaches 0 there.
 
     Returns:
       A function of the number of updates done before this one, 0 for the first.
     """
+    rate_at = SCHEDULES[config.schedule](config, d_model, num_steps)
+    return lambda count: rate_at(jnp.asarray(count, jnp.float32) + 1.0)
+
+
+def _paper(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
+    del num_steps
     rate, warmup = config.learning_rate, config.warmup_steps
+    return lambda step: rate * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
 
-    def schedule(count: jax.Array) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32) + 1.0
-        rising = step / max(warmup, 1)
-        if config.schedule == "paper":
-            return rate * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
-        if config.schedule == "inverse_sqrt":
-            return rate * jnp.minimum(rising, jnp.sqrt(warmup / step))
-        after = 1.0
-        if config.schedule == "cosine":
-            share = (step - warmup) / max(num_steps - warmup, 1)
-            after = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(share, 0.0, 1.0)))
-        return rate * jnp.where(step < warmup, rising, after)
 
-    return schedule
+def _inverse_sqrt(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
+    del d_model, num_steps
+    rate, warmup = config.learning_rate, config.warmup_steps
+    return lambda step: rate * jnp.minimum(step / warmup, jnp.sqrt(warmup / step))
+
+
+def _cosine(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
+    del d_model
+    warmup = config.warmup_steps
+
+    def falling(step: jax.Array) -> jax.Array:
+        share = (step - warmup) / max(num_steps - warmup, 1)
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(share, 0.0, 1.0)))
+
+    return _after_warm_up(config, falling)
+
+
+def _constant(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
+    del d_model, num_steps
+    return _after_warm_up(config, lambda step: 1.0)
+
+
+def _after_warm_up(config: OptimizerConfig, after: optax.Schedule) -> optax.Schedule:
+    """`rate * after(s)`, preceded by linear warm-up."""
+    rate, warmup = config.learning_rate, config.warmup_steps
+    return lambda step: rate * jnp.where(step < warmup, step / max(warmup, 1), after(step))
+
+
+# Each function takes the configuration, d_model and num_steps, and gives the rate by update s.
+SCHEDULES = {
+    "paper": _paper,
+    "inverse_sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+    "constant": _constant,
+}
 
 
 def make_optimizer(
@@ -55,11 +85,11 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Clipping, an optimizer of `OPTIMIZERS`, decoupled weight decay on matrices, learning rate.
 
-    With u the optimizer's update of a parameter p, `p - rate (u + weight_decay p)`: the decay takes
-    no part in the moments (Loshchilov & Hutter 2019).
+    With u the optimizer's update of a parameter p, `p - rate (u + weight_decay p)`: the decay does
+    not enter the moments (Loshchilov & Hutter 2019).
 
-    Its `update` takes the bool scalar `finite` as well: where it is false, the moments come back as
-    they were; the updates and the counts of such a step are not to be used.
+    Its `update` also takes a bool scalar `finite`. If it is false, the moments are unchanged; the
+    updates and counts of that step must not be used.
     """
     steps = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     steps.append(OPTIMIZERS[config.name](config))
@@ -71,9 +101,9 @@ def make_optimizer(
 def _skip_by_rates(make) -> optax.GradientTransformationExtraArgs:
     """The transformation `make(decay)`, where `decay` maps the decay rates of its moments.
 
-    With `finite` false a gradient counts as 0 and a rate as 1: `(1 - 1) 0 + 1 m` is m. A select
-    between each moment and its update would do the same for 40 % more memory traffic: XLA then
-    computes the moments twice, once of them fused into the parameters' update.
+    With `finite` false, a gradient counts as 0 and a rate as 1: `(1 - 1) 0 + 1 m` is m. A select
+    between each moment and its update would cost 40 % more memory traffic: XLA would compute the
+    moments twice, once fused into the parameters' update.
     """
 
     def update(gradients, state, params=None, *, finite=None, **_):
@@ -88,10 +118,10 @@ def _skip_by_rates(make) -> optax.GradientTransformationExtraArgs:
 def _skip_by_select(
     transformation: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Any transformation; where `finite` is false, its whole state comes back as it was.
+    """Any transformation; where `finite` is false, its whole state is unchanged.
 
-    It needs to know nothing of the state, and reads all of it once more: next to nothing where the
-    state is small, as Adafactor's is. For moments of the parameters' size see `_skip_by_rates`.
+    It reads the whole state again. That is cheap for a small state such as Adafactor's; for
+    moments of the parameters' size see `_skip_by_rates`.
     """
 
     def update(gradients, state, params=None, *, finite=None, **_):
@@ -124,7 +154,7 @@ def _adafactor(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs
     its rows and its columns, `r_i` and `c_j`: `v_ij = r_i c_j / mean(r)` (algorithm 4). That of
     other arrays is kept whole. The decay rate of update t is `1 - t^-0.8` (7.2), and `1e-30` is
     added to squared gradients. The update `g / sqrt(v)` is divided by `max(1, rms)` (6). Steps
-    relative to the parameters' size (8) are left out: the schedule alone gives the learning rate.
+    relative to the parameters' size (8) are not used: the schedule alone gives the learning rate.
     """
     del config  # the paper's constants
     factored = optax.scale_by_factored_rms(min_dim_size_to_factor=FACTORED_SIZE)
@@ -132,7 +162,7 @@ def _adafactor(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs
 
 
 def _clip_each_by_rms() -> optax.GradientTransformation:
-    """Each array over `max(1, rms)` of it; each of the scanned layers by itself."""
+    """Divide each array by `max(1, rms)`; scanned layers are treated one by one."""
 
     def clip(path, update):
         first = 1 if "/layers/" in path_name(path) else 0
@@ -144,7 +174,7 @@ def _clip_each_by_rms() -> optax.GradientTransformation:
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
-    """Muon for the matrices of the layers, Adam for all else."""
+    """Muon for the matrices of the layers, Adam for everything else."""
 
     def make(decay):
         adam = _scale_by_adam(config, decay)
@@ -155,8 +185,8 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
 
 def _scale_by_muon(config: OptimizerConfig, decay) -> optax.GradientTransformation:
     """Muon (Jordan 2024): the update of a matrix `[m, n]` is its momentum with all singular values
-    near 1, times `0.2 sqrt(max(m, n))`, so that its root mean square is that of a usual update of
-    Adam and both share one learning rate (Liu et al. 2025, arXiv:2502.16982, 2.2)."""
+    near 1, times `0.2 sqrt(max(m, n))`. Its root mean square is then that of a typical Adam update,
+    so both share one learning rate (Liu et al. 2025, arXiv:2502.16982, 2.2)."""
     return optax.chain(
         optax.contrib.scale_by_muon(
             beta=decay(config.momentum), weight_dimension_numbers=_matrix_dimensions
@@ -178,21 +208,21 @@ def _rule_of_each(params):
 
 
 def _matrix_dimensions(params):
-    """Input and output axes; scanned layers have one axis more, in front."""
+    """Input and output axes; scanned layers have one more axis, in front."""
     return jax.tree.map(
         lambda leaf: optax.contrib.MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1), params
     )
 
 
 def _is_matrix(params):
-    """By name: scanned layers stack their vectors into arrays that look like matrices."""
+    """By name, because scanned layers stack their vectors into matrices."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: path_name(path).endswith(("kernel", "embedding")), params
     )
 
 
-# Each function takes the configuration and gives a transformation whose `update` takes `finite`:
-# made by `_skip_by_rates`, or by `_skip_by_select`, which fits any.
+# Each function takes the configuration and gives a transformation whose `update` takes `finite`,
+# made by `_skip_by_rates` or, for any transformation, by `_skip_by_select`.
 OPTIMIZERS = {
     "adam": _adam,
     "adamw": _adam,

@@ -1,4 +1,4 @@
-"""A trace of a few training steps, made by `jax.profiler`."""
+"""A `jax.profiler` trace of a few training steps."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import jax
 
 from jaxformer.training.metrics import log
 
-WARM_UP_STEPS = 10  # of a start, not traced: compilation, and the first of everything
+WARM_UP_STEPS = 10  # first steps of a start, not traced because they compile and initialise
 
 
 class StepTrace:
     """Runs steps, and traces some of them after the warm-up of this start.
 
-    The trace has one marker `train` a step with its number (`step_num`). It holds what the devices
-    did in full: the last of its steps is waited for.
+    The trace marks each step as `train` with its number (`step_num`). `run` waits for the last
+    traced step, so the trace is complete.
 
     Args:
-      folder: for the trace.
-      first_step: step that this start begins at.
+      folder: receives the trace.
+      first_step: at which this start begins.
       count: steps to trace; 0: none.
     """
 
@@ -40,10 +40,19 @@ class StepTrace:
         self._stop()
 
     def run(self, step: int, function: Callable, *arguments):
-        """`function(*arguments)` as step number `step`, counted from 0."""
+        """Call `function(*arguments)` as a step.
+
+        Args:
+          step: its number, from 0.
+          function: the step.
+          *arguments: passed to the step.
+
+        Returns:
+          What `function` returns.
+        """
         if self._count and step == self._first and not self._started:
             options = jax.profiler.ProfileOptions()
-            options.python_tracer_level = 0  # every Python call would drown the rest
+            options.python_tracer_level = 0  # Python calls would drown the rest
             jax.profiler.start_trace(
                 self._folder, create_perfetto_trace=True, profiler_options=options
             )
@@ -63,6 +72,6 @@ class StepTrace:
         newest = max(self._folder.glob("plugins/profile/*"))
         log(
             f"profile   {newest}\n"
-            "          ui.perfetto.dev opens its perfetto_trace.json.gz, "
-            f"xprof --logdir={self._folder} all of it"
+            "          open its perfetto_trace.json.gz with ui.perfetto.dev, or everything with "
+            f"xprof --logdir={self._folder}"
         )

@@ -1,4 +1,4 @@
-"""What is written and printed of each log interval, once the devices have delivered it."""
+"""Write and print each log interval, once the devices have computed its figures."""
 
 from __future__ import annotations
 
@@ -7,33 +7,30 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxformer.evaluation.evaluate import summarize
-from jaxformer.models.flops import training_flops
 from jaxformer.runtime.device_peaks import peak_flops
 from jaxformer.training.guards.spikes import Spike, SpikeDetector
 from jaxformer.training.metrics import Interval, IntervalSums, MetricsWriter, Progress, log
 from jaxformer.training.setup import Run
 from jaxformer.training.state import TrainState
 
-MEASURED_PAIRS = 1_000_000  # of a larger corpus, evenly spread, tell the mean FLOPs of a token
+STEP_SUMS = ("gradient_norm", "skipped", "learning_rate")  # of the train step, not of the loss
 
 
 class Recorder:
-    """Follows the steps of a start; a log line comes when its interval is done, not before.
+    """Follows the steps of a start; logs an interval once its steps are computed.
 
-    Updates that were skipped are told by step in the log and in metrics.jsonl, with split
-    `skipped`; so many in a row that training.max_skipped_steps is reached end training.
+    Each skipped update is reported in the log and in metrics.jsonl, with split `skipped`;
+    training.max_skipped_steps of them in a row end training.
 
     Args:
-      run: what is trained.
-      writer: of metrics.jsonl.
+      run: the run in training.
+      writer: writer of metrics.jsonl.
       progress: the bar, whose clock measures the speed.
-      memory: what `memory` returned when the state that training goes on from was saved.
+      memory: what `memory` returned when the restored state was saved.
 
     Attributes:
-      spike: of the loss, to be answered by `roll_back` before the next step; None almost always.
+      spike: spike of the loss, for `roll_back` to handle before the next step; None almost always.
     """
 
     def __init__(
@@ -47,7 +44,7 @@ class Recorder:
         settings = run.config.training
         self._ends = lambda step: step % settings.log_every == 0 or step == settings.num_steps
         self._sums = IntervalSums(self._ends, self._check)
-        self._flops_per_token = flops_per_target_token(run)
+        self._flops_per_unit = run.objective.flops_per_unit(run.dataset)
         self._peak = mesh_peak_flops(run)
         memory = memory or {}
         self._skipped: list[int] = memory.get("skipped", [])  # steps, in a row up to the newest
@@ -56,7 +53,7 @@ class Recorder:
 
     def add(self, step: int, sums: dict[str, jax.Array]) -> None:
         """Take in the metric sums of the dispatched update number `step`."""
-        if self._ends(step):  # computed on the device in its turn: asking later would wait
+        if self._ends(step):  # queued on the device now: computing it later would wait
             sums = sums | {"learning_rate": jnp.asarray(self._run.program.schedule(step - 1))}
         interval = self._sums.add(step, sums)
         self._progress.advance()
@@ -67,7 +64,7 @@ class Recorder:
         """Wait for all steps up to `step`, record the intervals among them, check the state.
 
         Returns:
-          Whether the state may be evaluated and saved; False: `spike` is to be answered first.
+          Whether the state may be evaluated and saved; False: handle `spike` first.
 
         Raises:
           FloatingPointError: training diverged.
@@ -82,11 +79,11 @@ class Recorder:
         return self.spike is None
 
     def memory(self) -> dict[str, Any]:
-        """What a resumed run needs to judge steps as this one would, as JSON values."""
+        """JSON values from which a resumed run judges steps as this one would."""
         return {"skipped": list(self._skipped), "spikes": dataclasses.asdict(self._spikes)}
 
     def rolled_back(self, checkpoint: int) -> None:
-        """Record that `spike` was answered by the state of `checkpoint`."""
+        """Record that training rolled back to `checkpoint` because of `spike`."""
         spike = self.spike
         self._spikes.restored.append(checkpoint)
         self._writer.write(
@@ -99,11 +96,11 @@ class Recorder:
     def _check(self, step: int, values: dict[str, float]) -> None:
         if not values["skipped"]:
             self._skipped.clear()
-            self._spikes.add(values["loss"], values["tokens"])
+            self._spikes.add(values["loss"], values["weight"])
             return
         self._skipped.append(step)
         figures = (
-            f"the loss is {values['loss'] / max(values['tokens'], 1.0):.4g}, the gradient's norm "
+            f"the loss is {values['loss'] / max(values['weight'], 1.0):.4g}, the gradient's norm "
             f"{values['gradient_norm']:.4g}"
         )
         # Strings: JSON has no NaN.
@@ -129,19 +126,22 @@ class Recorder:
 
     def _figures(self, interval: Interval, seconds: float) -> dict[str, float]:
         run, sums = self._run, interval.sums
-        speed = sums["tokens"] / seconds
+        speed = sums["weight"] / seconds
         skipped = int(sums["skipped"])
         values = {"skipped": skipped}
         if skipped < interval.steps:
-            values |= summarize(sums)
+            own = {name: value for name, value in sums.items() if name not in STEP_SUMS}
+            values |= run.objective.summarize(own)
             values["gradient_norm"] = sums["gradient_norm"] / (interval.steps - skipped)
         values |= {
             "learning_rate": sums["learning_rate"],
-            "target_tokens_per_second": speed,
+            f"{run.objective.unit}_per_second": speed,
             "seconds_per_step": seconds / interval.steps,
-            "epoch": interval.step / run.plan.steps_per_epoch,
-            "model_flops_per_second": speed * self._flops_per_token,
+            "epoch": interval.step / run.dataset.steps_per_epoch,
         }
+        if self._flops_per_unit is None:
+            return values
+        values["model_flops_per_second"] = speed * self._flops_per_unit
         if self._peak is not None:
             values["mfu"] = values["model_flops_per_second"] / self._peak
         return values
@@ -153,20 +153,8 @@ class Recorder:
         )
 
 
-def flops_per_target_token(run: Run) -> float:
-    """Mean of `training_flops` over the corpus; R-Drop sends each sentence through twice."""
-    corpus = run.corpus
-    pairs = np.arange(0, len(corpus), max(len(corpus) // MEASURED_PAIRS, 1))
-    source, target = (
-        offsets[pairs + 1] - offsets[pairs]
-        for offsets in (corpus.source_offsets, corpus.target_offsets)
-    )
-    passes = 2 if run.config.training.r_drop_alpha > 0.0 else 1
-    return passes * training_flops(run.config.model, source, target) / float(target.sum())
-
-
 def mesh_peak_flops(run: Run) -> float | None:
-    """Published peak of all devices of the run together, FLOP/s; None if it is not known."""
+    """Published peak of all devices of the run together, FLOP/s; None if unknown."""
     devices = run.mesh.devices
-    peak = peak_flops(devices.flat[0].device_kind, run.config.model.dtype)
+    peak = peak_flops(devices.flat[0].device_kind, run.objective.dtype)
     return None if peak is None else peak * devices.size

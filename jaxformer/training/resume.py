@@ -1,12 +1,12 @@
-"""From what a start goes on: the checks before anything is made, and what is logged of changes."""
+"""Resuming a run: the checks before anything is created, and the log of changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxformer.config import Config
-from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.storage.changes import (
     Change,
     Effect,
@@ -16,11 +16,11 @@ from jaxformer.storage.changes import (
 )
 from jaxformer.storage.identity import (
     Identity,
-    check_tokenizers,
+    check_vocabularies,
     identity_changes,
     newest_identity,
 )
-from jaxformer.storage.measurement import measured_alike, measurement
+from jaxformer.storage.measurement import Ranking, measured_alike, measurement
 from jaxformer.storage.workdir import Workdir
 from jaxformer.training.metrics import RESUME, MetricsWriter, log
 
@@ -31,9 +31,9 @@ class Origin(NamedTuple):
     """What a workdir holds when a run starts in it.
 
     Attributes:
-      workdir: of the run.
-      identity: of the newest checkpoint, or config.json alone; None: no run is there.
-      step: of that checkpoint; None: there is none.
+      workdir: folder of the run.
+      identity: identity of the newest checkpoint, or from config.json alone; None: there is no run.
+      step: step of that checkpoint; None: there is none.
       allowed: names of fields and sections that may change.
     """
 
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, workdir: Workdir, allow_changes: Sequence[str]) -> Origin:
-        """Look into a workdir.
+        """Read a workdir.
 
         Raises:
           InputError: a name in `allow_changes` does not exist, or config.json is damaged.
@@ -52,22 +52,27 @@ class Origin(NamedTuple):
         check_names(allow_changes)
         return cls(workdir, *newest_identity(workdir), tuple(allow_changes))
 
+    def check_task(self, config: Config) -> None:
+        """Refuse another task, before it reads the configuration of the existing run."""
+        if self.identity is not None and self.identity.config.task != config.task:
+            self.check_config(config)
+
     def check_config(self, config: Config) -> None:
-        """Refuse a configuration before text is read for it; see `check_changes`."""
+        """Refuse a configuration before reading text for it; see `check_changes`."""
         if self.identity is not None:
             changes = config_changes(self.identity.config, config)
             check_changes(changes, self.allowed, self.workdir.path, self.step)
 
-    def check_tokenizers(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
-        """Refuse other vocabularies before a corpus is tokenised with them."""
+    def check_vocabularies(self, vocabularies: Sequence[Vocabulary]) -> None:
+        """Refuse other vocabularies before tokenising a corpus with them."""
         if self.identity is not None:
             trained = f"the run in {self.workdir.path}"
-            check_tokenizers(self.identity, tokenizers, self.workdir.path, trained)
+            check_vocabularies(self.identity, vocabularies, self.workdir.path, trained)
 
     def check(self, identity: Identity) -> None:
-        """Refuse a run that is not this one; without a checkpoint, say what is different.
+        """Refuse another run; without a checkpoint, log the changes.
 
-        With one, the changes are logged when it is restored: it may not be the newest.
+        With one, `resumed_changes` logs them: the restored checkpoint may not be the newest.
         """
         if self.identity is None:
             return
@@ -76,10 +81,15 @@ class Origin(NamedTuple):
         if self.step is None:
             log_changes(changes)
 
-    def row_multiple(self, config: Config, corpus: dict[str, str], needed: int) -> int:
-        """Rows that a plan counts in: the run's own as long as its data are, else `needed`.
+    def row_multiple(self, config: Config, corpus: Mapping[str, str], needed: int) -> int:
+        """The row multiple of the plan: the run's own while its data are the same, else `needed`.
 
-        The order of the data follows from this number, so it outlives a change of devices.
+        The order of the data follows from this number, so it survives a change of devices.
+
+        Args:
+          config: configuration of this start.
+          corpus: fingerprints of the data by split.
+          needed: row multiple of the current devices.
         """
         if self.step is None or not self.identity.row_multiple:
             return needed
@@ -88,7 +98,7 @@ class Origin(NamedTuple):
             for change in config_changes(self.identity.config, config)
             if change.effect is Effect.TRAINING and change.name.startswith(("data.", "seed"))
         ]
-        same_text = self.identity.corpus.get("train") == corpus["train"]
+        same_text = self.identity.corpus.get("train") == corpus.get("train")
         return self.identity.row_multiple if same_text and not changed else needed
 
 
@@ -98,20 +108,20 @@ def resumed_changes(
     """What differs between the checkpoint that was restored and this start; logs it.
 
     Args:
-      origin: from before the start.
-      identity: of this start.
-      meta: of the restored checkpoint, which is not the newest if that one is damaged.
-      step: of the restored checkpoint.
+      origin: what the workdir held before the start.
+      identity: identity of this start.
+      meta: `meta` of the restored checkpoint, which is not the newest if that one is damaged.
+      step: step of the restored checkpoint.
 
     Raises:
-      InputError: what is trained changed, and is not allowed to.
+      InputError: a change that alters the training is not allowed.
     """
     where = str(origin.workdir.checkpoints / str(step))
     restored = Identity.from_meta(meta, where)
     if restored is None:
         log(
-            f"{where} does not say which text and which vocabulary it was trained with; that they "
-            "are the same is not checked"
+            f"{where} does not record its text and its vocabulary; nothing checks that they are "
+            "the same"
         )
         restored = origin.identity or identity
     changes = identity_changes(restored, identity)
@@ -121,7 +131,7 @@ def resumed_changes(
 
 
 def log_changes(changes: Sequence[Change]) -> None:
-    """Say what is different; nothing if there is nothing."""
+    """Log each change, and whether the run stays bit-identical."""
     for change in changes:
         log(f"changed since the last start: {change}")
     rounding = [change.name for change in changes if change.effect is Effect.NUMERICS]
@@ -130,7 +140,13 @@ def log_changes(changes: Sequence[Change]) -> None:
 
 
 def record_changes(writer: MetricsWriter, step: int, changes: Sequence[Change]) -> None:
-    """Write the changes of a resumed run to metrics.jsonl, as the split `resume`."""
+    """Write the changes of a resumed run to metrics.jsonl, as the split `resume`.
+
+    Args:
+      writer: writer of metrics.jsonl.
+      step: step of the restored checkpoint.
+      changes: since then; without any, no row is written.
+    """
     if changes:
         values = {
             "changes": {change.name: [change.old, change.new] for change in changes},
@@ -140,14 +156,15 @@ def record_changes(writer: MetricsWriter, step: int, changes: Sequence[Change]) 
 
 
 def search_measures(
-    meta: dict[str, Any], changes: Sequence[Change]
+    meta: dict[str, Any], changes: Sequence[Change], ranking: Ranking
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the search for the best checkpoint goes by before and after changes, value by field.
+    """What the search for the best checkpoint depends on before and after changes, by field.
 
     Args:
-      meta: of the restored checkpoint. One of an older version has no identity: then only a change
-        of training.best_metric is known.
+      meta: `meta` of the restored checkpoint. Without an identity (an older version) only a
+        change of training.best_metric is known.
       changes: since it was saved.
+      ranking: ranking of the checkpoints; its metric is that of the search after the changes.
     """
     identity = Identity.from_meta(meta, "the restored checkpoint")
     sought = {} if identity is None else {BEST_METRIC: identity.config.training.best_metric}
@@ -155,11 +172,15 @@ def search_measures(
     before = sought | {change.name: change.old for change in chosen}
     after = sought | {change.name: change.new for change in chosen}
     known = meta.get("identity")
-    before |= measurement(known, before.get(BEST_METRIC, ""))
-    after |= measurement(known, after.get(BEST_METRIC, ""), changes)
+    before |= measurement(known, ranking.by(before.get(BEST_METRIC, "")))
+    after |= measurement(known, ranking.by(after.get(BEST_METRIC, "")), changes)
     return before, after
 
 
-def is_measured_alike(meta: dict[str, Any], changes: Sequence[Change]) -> bool:
-    """Whether the search of a checkpoint goes on after changes: figures compare, as `best` does."""
-    return measured_alike(*search_measures(meta, changes))
+def is_measured_alike(meta: dict[str, Any], changes: Sequence[Change], ranking: Ranking) -> bool:
+    """Whether the search of a checkpoint continues after changes: as `best` compares figures.
+
+    Args:
+      meta, changes, ranking: see `search_measures`.
+    """
+    return measured_alike(*search_measures(meta, changes, ranking))

@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from jaxformer.parallel.sharding import parameter_shardings, path_name, replicated
+from jaxformer.tasks.task import Objective
 from jaxformer.training.optimizer import CONSTANTS
 
 
@@ -20,7 +21,7 @@ class TrainState(NamedTuple):
     Attributes:
       step: int32 scalar, updates done.
       params: nested dict of the model.
-      opt_state: of the optax transformation.
+      opt_state: state of the optax transformation.
       ema_params: moving average of `params`, or None.
     """
 
@@ -36,12 +37,12 @@ class TrainState(NamedTuple):
 
 
 def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
-    """Shardings of a state: moments and averages live where their parameters do.
+    """Shardings of a state: moments and averages are sharded like their parameters.
 
-    Whatever the optimizer, a part of its state with an entry for each parameter is found by its
-    structure, as by `optax.tree_map_params`. An array of its parameter's shape lives where the
-    parameter lives; one of another shape, such as Adafactor's means of rows and columns, is whole
-    on every device, as are scalars.
+    For any optimizer, the structure identifies the parts of its state with an entry for each
+    parameter, as in `optax.tree_map_params`. An array of its parameter's shape is sharded like the
+    parameter; one of another shape, such as Adafactor's means of rows and columns, is replicated,
+    as are scalars.
 
     Raises:
       ValueError: an array belongs to no parameter, and `CONSTANTS` does not name it.
@@ -56,7 +57,7 @@ def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
             return False
         return True
 
-    def place_entry(parameter, sharding, entry):  # which is empty where an optimizer leaves one out
+    def place_entry(parameter, sharding, entry):  # empty if the optimizer omits it
         return jax.tree.map(lambda x: sharding if x.shape == parameter.shape else whole, entry)
 
     def place(path, node):
@@ -75,11 +76,17 @@ def state_shardings(abstract: TrainState, mesh: Mesh) -> TrainState:
     )
 
 
-def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
-    """A function of a key that gives the first `TrainState`."""
+def make_init(objective: Objective, optimizer: optax.GradientTransformation, *, ema: bool):
+    """A function of a key that gives the first `TrainState`.
+
+    Args:
+      objective: makes the parameters.
+      optimizer: from `make_optimizer`.
+      ema: whether to keep a moving average of the parameters.
+    """
 
     def init(key: jax.Array) -> TrainState:
-        params = task.init(key)
+        params = objective.init(key)
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -91,15 +98,24 @@ def make_init(task, optimizer: optax.GradientTransformation, *, ema: bool):
 
 
 def keep_unless(finite: jax.Array, new, old):
-    """`new` if the bool scalar `finite` is true, else `old`, leaf by leaf."""
+    """Select `new` or `old`, leaf by leaf.
+
+    Args:
+      finite: bool scalar; true selects `new`.
+      new, old: trees of the same structure, shapes and dtypes.
+    """
     return jax.tree.map(lambda changed, kept: jnp.where(finite, changed, kept), new, old)
 
 
 def keep_counts_unless(finite: jax.Array, new, old):
     """The optimizer state `new`, its counts as in `old` if `finite` is false.
 
-    An optimizer's count, of Adam's bias correction say, is of updates done; that of the learning
-    rate schedule is of steps, and goes on. Arrays are left to the optimizer, see `make_optimizer`.
+    An optimizer's own count, such as that of Adam's bias correction, counts updates; the learning
+    rate schedule's counts steps and continues. The optimizer handles arrays, see `make_optimizer`.
+
+    Args:
+      finite: bool scalar.
+      new, old: optimizer states of the same structure.
     """
 
     def select(changed, kept):

@@ -1,4 +1,4 @@
-"""One optimizer update and one evaluation: pure functions, compiled for a mesh."""
+"""One optimizer update: a pure function, compiled for a mesh."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jaxformer.config import OptimizerConfig, TrainingConfig
+from jaxformer.config import OptimizerConfig
 from jaxformer.parallel.sharding import batch_sharding, replicated
+from jaxformer.tasks.task import Objective
 from jaxformer.training.state import (
     TrainState,
     keep_counts_unless,
@@ -18,10 +19,16 @@ from jaxformer.training.state import (
 
 
 def accumulate_gradients(loss_fn, params, batch, key, parts: int):
-    """Gradient and metric sums of a batch, worked in `parts` equal parts one after another.
+    """Gradient and metric sums of a batch, micro-batch by micro-batch.
 
-    `loss_fn(params, batch, key) -> (sum of the loss, metric sums)`. Rows of a part lie `parts`
-    apart, so that each device keeps its own rows.
+    The rows of a micro-batch lie `parts` apart, so that each device keeps its own rows.
+
+    Args:
+      loss_fn: `(params, batch, key) -> (sum of the loss, metric sums)`, float32 scalars.
+      params: parameters of the model.
+      batch: arrays `[B, ...]`; `parts` divides B.
+      key: random key; each micro-batch has its own.
+      parts: number of micro-batches, all of the same size.
     """
     gradient_fn = jax.grad(loss_fn, has_aux=True)
     if parts == 1:
@@ -46,43 +53,47 @@ def accumulate_gradients(loss_fn, params, batch, key, parts: int):
 def moving_average(params, average, update: jax.Array, decay: float):
     """`a + (1 - d) (p - a)` with `d = min(decay, (1 + n) / (10 + n))` at update n = 1, 2, ...
 
-    So the first parameters, which are random, count for nothing after a few hundred updates; with
-    the same decay throughout they would have the weight decay^n.
+    The random first parameters thus lose all weight within a few hundred updates; with a constant
+    decay theirs would be decay^n.
+
+    Args:
+      params: p, after the update.
+      average: a, a tree like `params`.
+      update: n, int32 scalar.
+      decay: from 0 to 1.
     """
     d = jnp.minimum(decay, (1.0 + update) / (10.0 + update))
     return jax.tree.map(lambda a, p: a + (1.0 - d).astype(a.dtype) * (p - a), average, params)
 
 
 def make_train_step(
-    task,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     config: OptimizerConfig,
-    training: TrainingConfig,
     *,
     mesh: Mesh,
     abstract: TrainState,
 ):
     """The compiled update `(state, batch, key) -> (state, metric sums)`; the state is donated.
 
-    The gradient is that of the loss summed over all target tokens of the global batch, divided by
-    their number. The dropout key of an update is `fold_in(key, step)`.
+    The gradient is that of the loss summed over the global batch, divided by its weight: the number
+    of target tokens in translation. The key of an update is `fold_in(key, step)`.
 
     An update whose loss or gradient is not finite is skipped: the step and the learning rate
     schedule count it, parameters, moments and average stay as they are, and the metric sum
     `skipped` is 1 instead of 0. A gradient whose norm is above 1.8e19 counts as not finite: its
     square overflows float32, and with it Adam's second moment.
+
+    Args:
+      objective: the loss.
+      optimizer: from `make_optimizer`.
+      config: accumulation and moving average.
+      mesh: that shards state and batch.
+      abstract: shapes and dtypes of the state.
     """
 
     def loss_fn(params, batch, key):
-        sums = task.loss_sums(
-            params,
-            batch,
-            label_smoothing=training.label_smoothing,
-            dropout_key=key,
-            r_drop_alpha=training.r_drop_alpha,
-            chunk_tokens=training.loss_chunk_tokens,
-            mesh=mesh,
-        )
+        sums = objective.loss_sums(params, batch, key=key, mesh=mesh)
         return sums["loss"], sums
 
     def train_step(state: TrainState, batch, key):
@@ -90,7 +101,7 @@ def make_train_step(
         gradients, sums = accumulate_gradients(
             loss_fn, state.params, batch, key, config.accumulation_steps
         )
-        scale = 1.0 / jnp.maximum(sums["tokens"], 1.0)
+        scale = 1.0 / jnp.maximum(sums["weight"], 1.0)
         gradients = jax.tree.map(lambda g: g * scale.astype(g.dtype), gradients)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)

@@ -1,4 +1,4 @@
-"""What the model does, to be looked at; the figures need matplotlib, the HTML page does not."""
+"""Visualization of the model; the figures need matplotlib, the HTML page does not."""
 
 from jaxformer.visualization.attention_figure import attention_figure
 from jaxformer.visualization.figures import write_figure

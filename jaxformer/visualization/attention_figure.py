@@ -1,4 +1,4 @@
-"""Who looks at whom: the attention of each head as a small matrix."""
+"""Attention weights: one small matrix per head."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jaxformer.visualization.figures import SEQUENTIAL, load_matplotlib, new_fig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_WIDTH = 9.5  # inches of all heads side by side
-_CELL = 0.2  # inches, so that a token's name has room
+MAX_WIDTH = 9.5  # inches of all heads in a row
+_CELL = 0.2  # inches, which fits a token's name
 _NARROWEST, _WIDEST = 1.5, 7.0  # inches of a matrix
 
 
@@ -30,22 +30,22 @@ def attention_figure(
 ) -> Figure:
     """Draw the attention weights of some heads, each a matrix of queries (rows) by keys (columns).
 
-    All heads share one scale from 0 to 1, so they can be compared by darkness. The strongest key of
-    each query, where there is one, is marked with a dot.
+    All heads share one scale from 0 to 1, so their darkness can be compared. A dot marks the
+    strongest key of each query, if there is a single one.
 
     Args:
       weights: floating `[N, T, S]`: one layer, one sentence, all heads; rows sum to 1.
       query_tokens: T strings.
       key_tokens: S strings.
-      heads: which of the N to draw, from 0, in this order; None: all.
-      title: above all of them.
+      heads: heads to draw, from 0, in this order; None: all.
+      title: of the figure.
 
     Returns:
       A matplotlib figure: a notebook shows it, `figure.savefig(path)` and `write_figure` write it.
 
     Raises:
-      InputError: shapes and tokens do not fit together, there is no such head, weights are not
-        between 0 and 1, or matplotlib is missing.
+      InputError: shapes and tokens do not match, a head does not exist, weights are not between 0
+        and 1, or matplotlib is missing.
     """
     weights = np.asarray(weights, np.float64)
     chosen = _check(weights, query_tokens, key_tokens, heads)
@@ -65,10 +65,10 @@ def attention_figure(
         axis.set_title(f"head {chosen[place]}")
         axis.set_yticks(range(len(query_tokens)), query_tokens, parse_math=False)
         axis.set_xticks(range(len(key_tokens)), key_tokens, parse_math=False, rotation=90)
-        below = place + columns >= len(chosen)  # nothing stands under it
+        below = place + columns >= len(chosen)  # the last of its column
         axis.tick_params(length=0, labelbottom=below)
-    figure.supxlabel("is looked at (key)", fontsize="medium")
-    figure.supylabel("looks (query)", fontsize="medium")
+    figure.supxlabel("key", fontsize="medium")
+    figure.supylabel("query", fontsize="medium")
     figure.colorbar(
         image, ax=axes, label="attention weight", shrink=min(1.0, 2.5 / height), aspect=15
     )
@@ -100,7 +100,7 @@ def _check(
     key_tokens: Sequence[str],
     heads: Sequence[int] | None,
 ) -> list[int]:
-    """The heads to draw, once everything fits together."""
+    """Check the arguments; returns the heads to draw."""
     if weights.ndim != 3 or 0 in weights.shape:
         raise InputError(
             f"weights has shape {list(weights.shape)}; expected [heads, queries, keys] of one "
@@ -113,11 +113,11 @@ def _check(
         if len(tokens) != count:
             raise InputError(
                 f"{name} has {len(tokens)} tokens, but weights {list(weights.shape)} has {count}; "
-                "cut the padding off the weights"
+                "remove the padding from the weights"
             )
     if not (weights.min() >= 0.0 and weights.max() <= 1.0 + 1e-3):  # NaN fails too
         raise InputError(
-            f"weights go from {weights.min():g} to {weights.max():g}; attention weights are "
+            f"weights range from {weights.min():g} to {weights.max():g}; attention weights are "
             "between 0 and 1 (scores need a softmax first)"
         )
     chosen = list(range(weights.shape[0])) if heads is None else [int(head) for head in heads]

@@ -1,4 +1,4 @@
-"""The tree of a search: every hypothesis that was kept, dropped or finished."""
+"""The tree of a search: every hypothesis kept, dropped or finished."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from jaxformer.decoding.recording import Recorded
 
 KEPT, DROPPED, FINISHED = "kept", "dropped", "finished"
-ROOT = -1  # the parent of the first tokens: BOS, which is no node
+ROOT = -1  # the parent of the first tokens: BOS, which is not a node
 
 
 @dataclass(frozen=True)
 class BeamNode:
-    """A hypothesis: its last token, and by `parent` those before.
+    """A hypothesis: its last token, and through `parent` the earlier ones.
 
     Attributes:
       parent: number of the node that it continues, smaller than its own; `ROOT`: BOS.
       step: position of the token, from 0.
       token: id of the target vocabulary.
       log_prob: natural log-probability of the whole hypothesis up to here.
-      score: what finished hypotheses are ranked by; None for others.
-      state: `kept` (continued at the next step, if the search went on), `dropped`, or `finished`.
-      returned: its rank among the results of the search, 0 the best; None: not returned.
+      score: by which finished hypotheses are ranked; None for others.
+      state: `kept` (continued at the next step, if there was one), `dropped`, or `finished`.
+      returned: its rank among the results of the search, from 0, the best; None: not returned.
     """
 
     parent: int
@@ -37,11 +37,11 @@ class BeamNode:
 
 @dataclass(frozen=True)
 class BeamTree:
-    """All candidates of a search; its leaves are those that nothing continued.
+    """All candidates of a search; its leaves were not continued.
 
     Attributes:
-      width: W, hypotheses kept at a step.
-      nodes: step by step, in the order in which the strategy ranked them.
+      width: W, hypotheses kept per step.
+      nodes: step by step, in the strategy's ranking.
       returned: the node of each result, best first.
     """
 
@@ -62,8 +62,11 @@ def beam_tree(recorded: Recorded, row: int = 0) -> BeamTree:
     """Link the candidates of one sentence's search.
 
     Args:
-      recorded: what `decode` gives for a `Recording`, as NumPy arrays.
+      recorded: what `decode` returns for a `Recording`, as NumPy arrays.
       row: of the sentence in the batch.
+
+    Returns:
+      The tree.
     """
     result, record = recorded
     tokens, parents, rows, log_probs, scores = (np.asarray(array)[row] for array in record[:5])

@@ -1,4 +1,4 @@
-"""The life of one or several runs, from their metrics.jsonl."""
+"""Training curves of one or several runs, from their metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import numpy as np
 from jaxformer.errors import InputError, check_range
 from jaxformer.storage.metrics_file import read_lines
 from jaxformer.storage.workdir import Workdir
-from jaxformer.visualization.figures import COLOURS, LINE_STYLES, MARKERS, new_figure, styled
+from jaxformer.visualization.figures import (
+    COLOURS,
+    LINE_STYLES,
+    MARKERS,
+    MUTED,
+    new_figure,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,10 +29,10 @@ MAX_RUNS = len(COLOURS)
 
 
 class Panel(NamedTuple):
-    """One figure of the log over the updates.
+    """One logged metric over the updates.
 
     Attributes:
-      title: what is shown, with its unit.
+      title: of the panel, with the unit.
       metric: name in metrics.jsonl.
       splits: train is a line, validation a line with marks.
     """
@@ -46,22 +53,22 @@ PANELS = (
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, in the order they were written.
 
-    A last line without its end is left out: a run that goes on is about to write the rest of it. A
-    damaged line is left out too, with a warning.
+    An incomplete last line is skipped, since a running job is still writing it. A damaged line is
+    skipped with a warning.
 
     Raises:
-      InputError: the folder is no workdir, or nothing was logged yet.
+      InputError: the folder is not a workdir, or nothing has been logged yet.
     """
     run = Workdir(Path(workdir))
     if not run.path.is_dir():
-        raise InputError(f"--workdir={workdir}: there is no such folder")
+        raise InputError(f"--workdir={workdir}: no such folder")
     if not run.metrics_file.is_file():
         raise InputError(f"{workdir} has no metrics.jsonl: it is not the workdir of a run")
     lines = read_lines(run.metrics_file.read_bytes())
     for line in lines:
         if line.row is None:
             print(
-                f"warning: {run.metrics_file}, line {line.number} is left out: {line.problem}",
+                f"warning: {run.metrics_file}, line {line.number} is skipped: {line.problem}",
                 file=sys.stderr,
             )
     rows = [line.row for line in lines if line.row is not None]
@@ -73,10 +80,15 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
 def series(
     rows: Sequence[Mapping[str, Any]], metric: str, split: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Updates and values of a metric, by update; a step logged twice counts as the last time.
+    """The values of a metric by update; of a step logged twice, the last value counts.
+
+    Args:
+      rows: from `read_metrics`.
+      metric: name in metrics.jsonl.
+      split: train, validation, ...
 
     Returns:
-      int64 `[K]` and float64 `[K]`; K is 0 where the run has no such figure.
+      Updates, int64 `[K]`, and values, float64 `[K]`; K is 0 if the run did not log the metric.
     """
     values = {}
     for row in rows:
@@ -88,7 +100,7 @@ def series(
 
 
 def run_names(workdirs: Sequence[str | Path]) -> list[str]:
-    """The shortest ends of the paths that tell workdirs apart: `pocket`, or `a/run`, `b/run`."""
+    """The shortest path endings that distinguish workdirs: `pocket`, or `a/run`, `b/run`."""
     parts = [Path(workdir).resolve().parts for workdir in workdirs]
     longest = max(map(len, parts))
     for length in range(1, longest + 1):
@@ -102,14 +114,14 @@ def run_names(workdirs: Sequence[str | Path]) -> list[str]:
 def curves_figure(workdirs: Sequence[str | Path]) -> Figure:
     """Draw loss, BLEU, learning rate and speed of runs over their updates.
 
-    Both losses are against label-smoothed targets; that of training has dropout on. Rollbacks of a
-    run are marked on them.
+    Both losses use label-smoothed targets; the training loss includes dropout. Rollbacks are marked
+    on the losses.
 
     Args:
-      workdirs: one or several, told apart by the ends of their paths.
+      workdirs: one or several, named by the endings of their paths.
 
     Raises:
-      InputError: a workdir has no figures, is named twice, or there are too many.
+      InputError: a workdir has no metrics, is named twice, or there are too many.
     """
     check_range("number of workdirs", len(workdirs), 1, MAX_RUNS)
     names = run_names(workdirs)
@@ -140,7 +152,7 @@ def curves_figure(workdirs: Sequence[str | Path]) -> Figure:
 
 
 def _draw_run(axis, panel: Panel, rows, colour: str, marker: str) -> bool:
-    """Whether the run has figures for the panel."""
+    """Whether the run has values for the panel."""
     drawn = False
     for split in panel.splits:
         steps, values = series(rows, panel.metric, split)
@@ -166,10 +178,10 @@ def _draw_legend(figure, names: Sequence[str], rollbacks: bool) -> None:
         Line2D([], [], color=COLOURS[i], marker=MARKERS[i], label=name)
         for i, name in enumerate(names)
     ]
-    handles.append(Line2D([], [], color="#666666", label="training", linewidth=1.2))
+    handles.append(Line2D([], [], color=MUTED, label="training", linewidth=1.2))
     handles.append(
-        Line2D([], [], color="#666666", linestyle=LINE_STYLES[1], marker=".", label="validation")
+        Line2D([], [], color=MUTED, linestyle=LINE_STYLES[1], marker=".", label="validation")
     )
     if rollbacks:
-        handles.append(Line2D([], [], color="#666666", linestyle=LINE_STYLES[2], label="rollback"))
+        handles.append(Line2D([], [], color=MUTED, linestyle=LINE_STYLES[2], label="rollback"))
     figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=3.2)

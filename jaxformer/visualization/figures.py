@@ -1,7 +1,7 @@
-"""The look that all pictures share, and how they are written: the same input gives the same bytes.
+"""The style that all pictures share, and how they are written: equal input gives equal bytes.
 
-matplotlib is an extra and is loaded here alone, when a picture is drawn. No figure is known to
-pyplot, so nothing needs a display and nothing is left open.
+matplotlib is an optional dependency, loaded only here, when a picture is drawn. Figures are not
+registered with pyplot, so nothing needs a display and nothing stays open.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxformer.files.outputs import check_output, open_output
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito 2008: told apart with every common colour vision; without their yellow, too faint.
+# Okabe and Ito 2008, distinct with every common colour vision; their yellow is too faint.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINE_STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (7, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-SEQUENTIAL = "Blues"  # from nothing, white, to all, dark: told by lightness alone
+SEQUENTIAL = "Blues"  # from white, nothing, to dark, all: lightness alone tells the value
 DIVERGING = "PuOr"  # around 0
-INK, FAINT = "#222222", "#D9D9D9"
+INK, MUTED, FAINT, PAPER = "#222222", "#666666", "#D9D9D9", "#FFFFFF"
 FORMATS = (".png", ".svg")
 _DOTS_PER_INCH = 150
 _STYLE = {
@@ -67,7 +67,7 @@ def load_matplotlib():
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `draw` work with our style, whatever the user's settings of matplotlib are."""
+    """Make `draw` use our style, whatever the user's matplotlib settings are."""
 
     @functools.wraps(draw)
     def drawn(*args, **kwargs):
@@ -81,7 +81,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; a notebook shows it where it is the value of a cell."""
+    """An empty figure, sizes in inches; a notebook shows it as the value of a cell."""
     return _figure_class()(figsize=(width, height), layout="constrained")
 
 
@@ -119,7 +119,15 @@ def check_picture_path(path: str | os.PathLike, name: str = "--output") -> Path:
 def write_figure(figure: Figure, path: str | os.PathLike, name: str = "path") -> Path:
     """Write a PNG or SVG that appears under its name only when it is complete.
 
-    No date and no version is written into it, so equal figures give equal files.
+    The file holds no date and no version, so equal figures give equal files.
+
+    Args:
+      figure: the figure.
+      path: file to write, ending in .png or .svg.
+      name: what the path is called in messages, such as a flag.
+
+    Returns:
+      `path` as a `Path`.
 
     Raises:
       InputError: `check_picture_path` refuses the path, or the disk does.

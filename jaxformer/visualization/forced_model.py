@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxformer.decoding.lengths import length_bucket
 from jaxformer.decoding.translator import Translator
-from jaxformer.errors import InputError
+from jaxformer.models.embedding import check_positions
 from jaxformer.models.layers import TransformerLayer
 from jaxformer.models.transformer import Transformer
 from jaxformer.ops.chunked_loss import project_to_vocabulary
@@ -136,13 +136,8 @@ class ForcedModel:
         )
 
     def _padded(self, length: int) -> int:
-        longest = self._model.config.position_limit
-        if longest and length > longest:
-            raise InputError(
-                f"a sentence of {length} tokens is longer than the {longest} learned positions of "
-                "the model (model.max_length); give a shorter one"
-            )
-        return length_bucket(length, longest)
+        check_positions(self._model.config, length)
+        return length_bucket(length, self._model.config.position_limit)
 
 
 def _cut(stations: dict[str, np.ndarray | None], length: int) -> dict[str, np.ndarray | None]:
@@ -161,21 +156,19 @@ def _cut(stations: dict[str, np.ndarray | None], length: int) -> dict[str, np.nd
 def _encode(params, inputs, inputs_mask, *, model: Transformer):
     """The encoder's output `[1, S, D]`, and its stations without the batch axis."""
     params, model = unscan(params, model)
-    (encoded, weights), seen = _watch(
-        model, params, inputs, inputs_mask=inputs_mask, method="encode"
-    )
-    stations = _stations(model, seen, "encoder", encoded)
-    return encoded, stations | {"attention": weights[:, 0].astype(jnp.float32)}
+    encoded, seen = _watch(model, params, inputs, inputs_mask=inputs_mask, method="encode")
+    stations = _stations(model, seen, "encoder", encoded.states)
+    return encoded.states, stations | {"attention": encoded.attention[:, 0].astype(jnp.float32)}
 
 
 @partial(jax.jit, static_argnames="model")
 def _decode(params, encoded, inputs_mask, tokens, *, model: Transformer):
     """The decoder's stations without the batch axis."""
     params, model = unscan(params, model)
-    (states, _, weights), seen = _watch(
+    output, seen = _watch(
         model, params, tokens, encoded, inputs_mask=inputs_mask, project=False, method="decode"
     )
-    stations = _stations(model, seen, "decoder", states)
+    stations = _stations(model, seen, "decoder", output.states)
     table = model.output_table(params)
 
     def read_out(states: jax.Array) -> tuple[jax.Array, jax.Array]:  # [1, T, D]
@@ -189,10 +182,10 @@ def _decode(params, encoded, inputs_mask, tokens, *, model: Transformer):
         return ids, jnp.exp(values)
 
     lens = [read_layer(layer[0]) for layer in _layers(seen, "decoder")]
-    logits, log_probs = read_out(states)
+    logits, log_probs = read_out(output.states)
     return stations | {
-        "self_attention": weights.decoder[:, 0].astype(jnp.float32),
-        "cross_attention": weights.cross[:, 0].astype(jnp.float32),
+        "self_attention": output.attention.decoder[:, 0].astype(jnp.float32),
+        "cross_attention": output.attention.cross[:, 0].astype(jnp.float32),
         "logits": logits,
         "log_probs": log_probs,
         "entropy": -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1),

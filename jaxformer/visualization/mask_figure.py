@@ -1,4 +1,4 @@
-"""What each token of a batch may look at: padding, causal and packed masks."""
+"""Which tokens of a batch may attend to which: padding, causal and packed masks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.ops.attention_mask import AttentionMask, ModelMasks, model_masks
-from jaxformer.visualization.figures import COLOURS, FAINT, new_figure, styled
+from jaxformer.visualization.figures import COLOURS, FAINT, PAPER, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 END, BEGINNING, PADDING = "</s>", "<s>", "<pad>"
-MAX_TOKENS = 48  # of a packed row; more could not be read
-# What becomes of a query and a key: name, colour, pattern, so that none is told by colour alone.
+MAX_TOKENS = 48  # of a packed row; more would be illegible
+# Reasons for a query and a key: name, colour and pattern, so that colour is never the only cue.
 ALLOWED, FUTURE, HIDDEN_PADDING, OTHER_SENTENCE = range(4)
 _LOOKS = (
-    ("may look", COLOURS[0], ""),
-    ("later token", "#FFFFFF", "////"),
+    ("may attend", COLOURS[0], ""),
+    ("later token", PAPER, "////"),
     ("padding", FAINT, "...."),
     ("another sentence", "#F4DFA8", "xxxx"),
 )
@@ -30,7 +30,7 @@ _GRID = "#9A9A9A"
 
 
 class Row(NamedTuple):
-    """A row of a batch, or several of them, as tokens and as what attention may see of them."""
+    """A row of a batch: its tokens, and the masks of the batch."""
 
     name: str
     inputs: list[str]  # S tokens
@@ -41,17 +41,17 @@ class Row(NamedTuple):
 
 @styled
 def masks_figure(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Figure:
-    """Draw the masks of a batch: its sentence pairs one a row with padding, then packed in one row.
+    """Draw the masks of a batch: sentence pairs in padded rows, then packed into one row.
 
     The decoder's inputs are the target shifted right, as in training. Rows of the picture are rows
-    of the batch; columns are the encoder's attention, the decoder's, and from decoder to encoder.
-    The masks are those of the model: `model_masks(...).encoder.to_mask(...)`.
+    of the batch; columns are encoder self-attention, decoder self-attention and cross-attention.
+    The masks are the model's: `model_masks(...).encoder.to_mask(...)`.
 
     Args:
       pairs: two or more (source tokens, target tokens), without special tokens.
 
     Raises:
-      InputError: fewer than two pairs, an empty sentence, or more than `MAX_TOKENS` in all.
+      InputError: fewer than two pairs, an empty sentence, or more than `MAX_TOKENS` in total.
     """
     rows = batch_rows(pairs)
     widths = [max(len(row.inputs) for row in rows), max(len(row.decoder_inputs) for row in rows)]
@@ -72,7 +72,7 @@ def masks_figure(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Figure
 
 
 def batch_rows(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Row]:
-    """The pairs as rows with padding, and as one packed row after them."""
+    """The pairs as padded rows, followed by one packed row."""
     sources = [[*source, END] for source, _ in pairs]
     targets = [[BEGINNING, *target] for _, target in pairs]
     if len(pairs) < 2 or not all(source and target for source, target in pairs):
@@ -80,7 +80,7 @@ def batch_rows(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Row
     longest = max(sum(map(len, sources)), sum(map(len, targets)))
     if longest > MAX_TOKENS:
         raise InputError(
-            f"the packed row has {longest} tokens with its special ones; a picture holds "
+            f"the packed row has {longest} tokens, special ones included, but a picture holds "
             f"{MAX_TOKENS}: give fewer or shorter sentences"
         )
     lengths = jnp.array([len(source) for source in sources], jnp.int32)
@@ -94,7 +94,7 @@ def batch_rows(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Row
 
 
 def attention_kinds(row: Row) -> dict[str, np.ndarray]:
-    """What becomes of each query and key: ALLOWED, or why not, int `[T, S]` by attention."""
+    """Whether each query may attend to each key, or why not: int `[T, S]` by attention."""
     sides = {
         "encoder": (row.inputs, row.inputs),
         "decoder": (row.decoder_inputs, row.decoder_inputs),
@@ -112,7 +112,7 @@ def attention_kinds(row: Row) -> dict[str, np.ndarray]:
             (FUTURE, AttentionMask(causal=attention_mask.causal)),
         )
         kind = np.full(size, ALLOWED)
-        for reason, part in reasons:  # the last one counts where several hold
+        for reason, part in reasons:  # if several apply, the last one counts
             kind[~_mask(part, size, row.index)] = reason
         if not np.array_equal(kind == ALLOWED, allowed):
             raise InputError(f"{name}: a mask that is neither causal, padding nor segments")
@@ -166,6 +166,6 @@ def _draw_legend(figure) -> None:
     ]
     figure.legend(
         handles=handles, loc="outside upper left", ncols=4,
-        title="each row is a token that looks, each column one that is looked at",
+        title="rows are queries, columns are keys",
         alignment="left",
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Arrays inside JSON: deflated bytes as base64 text.
+"""Arrays in JSON: deflated bytes as base64 text.
 
     {"shape": [...], "dtype": "f32" | "u32", "scale": float, "data": text}
 
-`data` is base64 of zlib-deflated bytes, and these are little-endian values stored plane by plane:
-the lowest byte of all values, then the next byte of all, up to the fourth. That deflates to half of
-what whole values do. An entry of the array is its raw value times `scale`.
+`data` is base64 of zlib-deflated little-endian values, stored plane by plane: the lowest byte of
+all values, then the next byte, up to the fourth. That deflates to half the size of whole values. An
+entry of the array is its raw value times `scale`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ WEIGHT_STEPS = 2**21  # half a millionth
 
 
 def pack_floats(array: np.ndarray) -> dict[str, Any]:
-    """A float32 array, exact."""
+    """Pack a float32 array exactly."""
     return _pack(np.asarray(array, "<f4"), "f32", 1.0)
 
 
 def pack_weights(weights: np.ndarray) -> dict[str, Any]:
-    """Attention `[..., S]` in steps of 2^-21, so rounded that each row sums to 1 exactly.
+    """Pack attention `[..., S]` in steps of 2^-21, rounded so that each row sums to exactly 1.
 
-    The running sum along a row is rounded and then cut up again: an entry is off by less than one
-    step, and so is the sum of any entries that stand together. Before that a row that misses 1 by
-    the rounding of float32 is divided by its sum; one that sees no key stays zero.
+    The running sum along a row is rounded and then differenced, so an entry is off by less than one
+    step, and so is the sum of any adjacent entries. Before that, a row that misses 1 by float32
+    rounding is divided by its sum; one that sees no key stays zero.
     """
     sums = np.cumsum(np.asarray(weights, np.float64), axis=-1)
     total = sums[..., -1:]
@@ -37,7 +37,7 @@ def pack_weights(weights: np.ndarray) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> np.ndarray:
-    """The array of a packed one: float64 of its shape."""
+    """Unpack an array: float64, of its original shape."""
     planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
     dtype = {"f32": "<f4", "u32": "<u4"}[packed["dtype"]]
     values = np.ascontiguousarray(planes.reshape(4, -1).T).view(dtype)

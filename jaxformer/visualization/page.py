@@ -1,8 +1,8 @@
-"""One HTML file that shows a translation from the inside: no network, no server, no other file.
+"""A self-contained HTML page that shows a translation from the inside: no network, no server.
 
-The page's parts are in `assets/`; the numbers it shows come from `page_data`, whose `SCHEMA` lists
-the fields. Everything that reaches the document as text goes through `textContent`, and the content
-security policy lets nothing run or load but the style and the script of this package.
+The page's parts are in `assets/`; its numbers come from `page_data`, whose `SCHEMA` lists the
+fields. All text enters the document through `textContent`, and the content security policy allows
+only the style and the script of this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.resources import files
 from jaxformer.errors import InputError
 
 SCHEMA_VERSION = 2
-# In this order they are one function body: each file uses names of the files before it.
+# Joined in this order into one function body: each file uses names of the files before it.
 SCRIPTS = (
     "numbers.js",
     "elements.js",
@@ -42,16 +42,16 @@ ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 
 
 def render_page(data: dict) -> str:
-    """The page of a report: a whole HTML document that opens from disk.
+    """The page of a report: a complete HTML document that opens from disk.
 
     Args:
-      data: the report, of this schema version and at least one sentence.
+      data: the report, of this schema version, with at least one sentence.
 
     Returns:
-      UTF-8 text; lone surrogates and the marks of HTML are escaped in the data.
+      UTF-8 text; lone surrogates and HTML's special characters are escaped in the data.
 
     Raises:
-      InputError: another schema version, no sentence, or a number that JSON does not have.
+      InputError: another schema version, no sentence, or a number that JSON cannot hold.
     """
     if data.get("version") != SCHEMA_VERSION:
         raise InputError(
@@ -66,12 +66,12 @@ def render_page(data: dict) -> str:
         "script": _script(),
         "data": embedded_json(data),
     }
-    # One pass over the template, so that a sentence that holds a placeholder stays a sentence.
+    # One pass over the template, so that placeholders inside sentences are not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
 def content_security_policy(style: str, script: str) -> str:
-    """The policy that allows exactly this inline style and script, and no request at all."""
+    """The policy that allows exactly this inline style and script, and no requests."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -89,7 +89,7 @@ def embedded_json(data: dict) -> str:
     """JSON that is safe inside a <script> element.
 
     Raises:
-      InputError: NaN or an infinity, which JSON does not have.
+      InputError: NaN or an infinity, which JSON cannot hold.
     """
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -99,7 +99,7 @@ def embedded_json(data: dict) -> str:
             "checkpoint are damaged or the training diverged"
         ) from error
     text = text.translate(ESCAPES)
-    # A lone surrogate has no UTF-8; as an escape it reaches the page as it is.
+    # A lone surrogate has no UTF-8 encoding, so it is escaped.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -115,11 +115,16 @@ def _asset(name: str) -> str:
 
 @cache
 def _style() -> str:
-    return _asset("page.css")
+    """The style sheet, whose dark colours also apply where the system asks for them."""
+    style = _asset("page.css")
+    dark = re.search(r':root\[data-theme="dark"\] (\{.*?\n\})\n', style, re.DOTALL)
+    by_system = f':root:not([data-theme="light"]) {dark[1]}'
+    media = f"@media (prefers-color-scheme: dark) {{\n{by_system}\n}}\n"
+    return style[: dark.end()] + media + style[dark.end() :]
 
 
 @cache
 def _script() -> str:
-    """All scripts as one strict function, so that nothing of them is global."""
+    """All scripts as one strict function, so that nothing in them is global."""
     body = "\n".join(_asset(name) for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{body}}})();\n'

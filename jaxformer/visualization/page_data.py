@@ -1,7 +1,7 @@
-"""What an HTML report knows of its sentences: plain data for JSON, its fields listed in `SCHEMA`.
+"""The data of an HTML report: plain values for JSON, whose fields `SCHEMA` lists.
 
-Pieces have their text as the vocabulary writes it. Log-probabilities are natural, probabilities
-and entropies (nats) are of the model's own distribution.
+Pieces appear as the vocabulary spells them. Logarithms are natural; probabilities and entropies
+(nats) are those of the model's own distribution.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jaxformer.visualization.trace import ReferenceTrace, SentenceTrace
 from jaxformer.visualization.words import word_indices
 
 VERSION = 2
-# Every field that `page_data` writes and the page reads, by kind of object; a test holds both sides
-# to it. `A[...]` is a packed array of this shape, see `packed_arrays`.
+# Every field that `page_data` writes and the page reads, by kind of object; a test checks both
+# sides. `A[...]` is a packed array of this shape, see `packed_arrays`.
 SCHEMA = {
     "Report": {"version": "int", "model": "Model", "sentences": "[Sentence]"},
     "Model": {
@@ -79,7 +79,7 @@ SCHEMA = {
     },
     "Array": {"shape": "[int]", "dtype": "str", "scale": "float", "data": "str"},
 }  # fmt: skip
-MAX_DATA_BYTES = 19_000_000  # with the page's own parts under 20 MB, which browsers open well
+MAX_DATA_BYTES = 19_000_000  # keeps the page under 20 MB, which browsers open well
 DECIMALS = 8  # of single numbers
 
 
@@ -95,12 +95,15 @@ def page_data(
     """Everything that the page of a report shows.
 
     Args:
-      traces: of the sentences; taken one by one, so a generator holds one at a time.
+      traces: of the sentences; consumed one by one, so a generator holds one at a time.
       config: of the run.
       tokenizers: source and target.
       checkpoint: its name, to be shown.
-      layers: numbers of the layers to show, from 0; None: all.
-      top_beams: translations listed of each search, best first; None: all it returned.
+      layers: layers to show, from 0; None: all.
+      top_beams: translations listed per search, best first; None: all that it returned.
+
+    Returns:
+      A `Report` of `SCHEMA`.
 
     Raises:
       InputError: a layer does not exist, there is no sentence, or the page would be too large.
@@ -137,10 +140,18 @@ def page_data(
 
 
 def choose_layers(side: str, depth: int, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """The numbers among `layers` that a stack of `depth` layers has, in order; None: all.
+    """Select the layers of a stack.
+
+    Args:
+      side: `encoder` or `decoder`, for the message.
+      depth: number of layers in the stack.
+      layers: layers to show, from 0; those the stack does not have are ignored; None: all.
+
+    Returns:
+      The selected layers, ascending.
 
     Raises:
-      InputError: it has none of them, or one is negative.
+      InputError: the stack has none of `layers`, or one is negative.
     """
     if layers is None:
         return tuple(range(depth))
@@ -161,7 +172,17 @@ def sentence_data(
     layers: tuple[Sequence[int], Sequence[int]],
     top_beams: int | None = None,
 ) -> dict[str, Any]:
-    """One sentence of `page_data`; `layers` are those of the encoder and of the decoder."""
+    """One sentence of `page_data`.
+
+    Args:
+      trace: of the sentence.
+      tokenizers: source and target.
+      layers: of the encoder and of the decoder.
+      top_beams: translations listed, best first; None: all that the search returned.
+
+    Returns:
+      A `Sentence` of `SCHEMA`.
+    """
     source, target = tokenizers
     best = trace.hypotheses[0]
     return {
@@ -192,7 +213,16 @@ def sentence_data(
 def piece_data(
     tokenizer: Tokenizer, ids: np.ndarray, pieces: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """`{"id", "text", "word"}` of each piece; `word` numbers its word from 0."""
+    """Describe pieces.
+
+    Args:
+      tokenizer: of the pieces' side.
+      ids: int `[T]`.
+      pieces: their texts.
+
+    Returns:
+      A `Piece` of `SCHEMA` for each.
+    """
     special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     ids = ids.tolist()
     words = word_indices(pieces, ids, special)

@@ -1,4 +1,4 @@
-"""Pictures of the parts of the paper that need no trained model."""
+"""Pictures of the paper's parts that need no trained model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from jaxformer.visualization.trace import target_probabilities
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN_PIECES = 8  # of a vocabulary, beside each other
-MAX_PICTURE_SIDE = 4096  # positions or columns of a heat map; more could not be seen
+SHOWN_PIECES = 8  # of a vocabulary
+MAX_PICTURE_SIDE = 4096  # positions or columns of a heat map; more would be invisible
 MAX_CURVES = len(COLOURS)
 MAX_STEPS = 10_000_000
 HATCHES = ("", "///", "...", "xx")
@@ -79,7 +79,7 @@ def positions_figure(length: int = 100, d_model: int = 128) -> Figure:
 
 
 def _wave_columns(length: int, d_model: int) -> list[int]:
-    """Two pairs of columns: with three waves over the positions, and with one."""
+    """Two pairs of columns: one with three waves over the positions, one with a single wave."""
     even = np.arange(0, d_model, 2)
     wavelengths = 2.0 * np.pi * MAX_WAVELENGTH ** (even / d_model)
     nearest = {int(even[np.abs(np.log(wavelengths * n / length)).argmin()]) for n in (3, 1)}
@@ -95,13 +95,16 @@ def schedule_figure(
     """Draw learning rate schedules over the updates of a run.
 
     Args:
-      schedules: by the name shown for it, a function of the number of updates done before, as
+      schedules: by displayed name, a function of the number of updates done before, as
         `training.optimizer.make_schedule` returns it.
       num_steps: updates shown.
       title: of the picture.
 
+    Returns:
+      The figure.
+
     Raises:
-      InputError: there are no schedules, or more than can be told apart.
+      InputError: there are no schedules, or more than can be distinguished.
     """
     check_range("number of schedules", len(schedules), 1, MAX_CURVES)
     check_range("num_steps", num_steps, 2, MAX_STEPS)
@@ -109,7 +112,7 @@ def schedule_figure(
     axis = figure.subplots()
     counts = np.unique(np.linspace(0, num_steps - 1, 2000).astype(np.int32))
     for place, (name, schedule) in enumerate(schedules.items()):
-        # The peak is among the updates shown: its place is found on all of them.
+        # Search the peak among all updates, and include it in those shown.
         rates = np.asarray(schedule(np.arange(num_steps, dtype=np.int32)), np.float64)
         rates = np.broadcast_to(rates, (num_steps,))
         peak = int(rates.argmax())
@@ -131,7 +134,7 @@ def schedule_figure(
 def loss_by_confidence(
     probabilities: np.ndarray, vocab_size: int, label_smoothing: float
 ) -> np.ndarray:
-    """The loss of a token when its right piece gets probability p and the others share the rest.
+    """The loss of a token if its correct piece has probability p and the others share the rest.
 
     Args:
       probabilities: `[K]`, p, within (0, 1).
@@ -156,10 +159,10 @@ def loss_by_confidence(
 def label_smoothing_figure(
     label_smoothing: Sequence[float] = (0.1,), vocab_size: int = 8
 ) -> Figure:
-    """Draw what label smoothing makes of a one-hot target, and of the loss.
+    """Draw the effect of label smoothing on a one-hot target and on the loss.
 
-    Left the target of one token; right the loss over the probability of the right piece, with its
-    lowest point, at `p = 1 - eps + eps / V`.
+    Left: the target of one token. Right: the loss over the probability of the correct piece, with
+    its minimum at `p = 1 - eps + eps / V`.
 
     Args:
       label_smoothing: eps, one or a few; 0 (one-hot) is always drawn too.
@@ -193,7 +196,7 @@ def _draw_targets(axis, rates: Sequence[float], vocab_size: int) -> None:
         )  # fmt: skip
         values = [f"{h:.4g}" if rate or n == target else "" for n, h in enumerate(heights)]
         axis.bar_label(bars, values, rotation=90, fontsize="x-small", padding=2)
-    names = ["right" if piece == target else str(piece) for piece in range(shown)]
+    names = ["correct" if piece == target else str(piece) for piece in range(shown)]
     if shown < vocab_size:
         names[-1] += f"\n(and {vocab_size - shown:,} more)"
     axis.set_xticks(range(shown), names)
@@ -203,7 +206,7 @@ def _draw_targets(axis, rates: Sequence[float], vocab_size: int) -> None:
 
 
 def _draw_losses(axis, rates: Sequence[float], vocab_size: int) -> None:
-    # Evenly spaced log-odds: half of the points near certainty, where the smoothed losses turn up.
+    # Evenly spaced log-odds: half of the points near certainty, where the smoothed losses rise.
     probabilities = 1.0 / (1.0 + np.exp(-np.linspace(-5.0, 9.0, 400)))
     highest = 0.0
     for place, rate in enumerate(rates):
@@ -221,9 +224,9 @@ def _draw_losses(axis, rates: Sequence[float], vocab_size: int) -> None:
                 f"{best[0]:.4g}", (best[0], lowest), (-6, -12), textcoords="offset points",
                 ha="right", fontsize="small",
             )  # fmt: skip
-    axis.set(xlabel="probability given to the right piece", ylabel="loss of the token (nats)")
+    axis.set(xlabel="probability of the correct piece", ylabel="loss of the token (nats)")
     axis.set(xlim=(0.0, 1.0), ylim=(0.0, max(3.0, 1.6 * highest)))
-    axis.set_title("Too sure costs too")
+    axis.set_title("Overconfidence is penalised")
     axis.grid(True)
     axis.legend(loc="upper right", title="mark: lowest loss", alignment="left")
 
@@ -239,13 +242,16 @@ def next_piece_figure(
     """Draw the most probable next pieces as bars, the first on top.
 
     Args:
-      pieces: names, most probable first.
-      probabilities: of each.
+      pieces: most probable first.
+      probabilities: of the pieces.
       chosen: the piece that the search took, marked if it is among them.
       title: of the picture.
 
+    Returns:
+      The figure.
+
     Raises:
-      InputError: there are no pieces, or not as many probabilities.
+      InputError: there are no pieces, or a different number of probabilities.
     """
     if not pieces or len(pieces) != len(probabilities):
         raise InputError(f"{len(pieces)} pieces and {len(probabilities)} probabilities")

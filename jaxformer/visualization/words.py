@@ -1,4 +1,4 @@
-"""Which pieces make a word, and the attention between words instead of pieces."""
+"""Which pieces form a word, and the attention between words instead of pieces."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from jaxformer.data.tokenizers import SPACE_MARK
 def word_indices(
     pieces: Sequence[str], ids: Sequence[int], special_ids: Collection[int]
 ) -> list[int]:
-    """The number of the word that each piece belongs to, counted from 0.
+    """The number of the word that each piece belongs to, from 0.
 
-    A word is what stands between spaces, punctuation included: a piece that begins with the space
-    mark opens one, and so does the piece after one that ends with it, as in vocabularies that write
-    the mark behind the word. Spaces in a row open one word, not several. Special pieces (BOS, EOS)
-    are words of their own. Byte pieces, and unknown ones, belong to the word they stand in.
+    A word is the text between spaces, punctuation included. A piece that begins with the space mark
+    starts one, and so does the piece after one that ends with it, as in vocabularies that write the
+    mark after the word. Consecutive spaces start one word, not several. Special pieces (BOS, EOS)
+    are words of their own. Byte pieces and unknown ones belong to the word around them.
 
     Args:
-      pieces: as `Tokenizer.pieces` gives them.
+      pieces: from `Tokenizer.pieces`.
       ids: of the pieces.
-      special_ids: of the pieces that are no text.
+      special_ids: of the pieces that are not text.
+
+    Returns:
+      A word number for each piece.
     """
     words: list[int] = []
     word, open_word, only_marks = -1, False, False
@@ -53,7 +56,7 @@ def join_words(
 ) -> np.ndarray:
     """Attention between words: summed over the pieces of a key, averaged over those of a query.
 
-    Rows that sum to 1 still do.
+    Rows still sum to 1.
 
     Args:
       weights: `[..., T, S]`, between pieces.
@@ -69,5 +72,5 @@ def join_words(
 
 
 def _membership(words: Sequence[int]) -> np.ndarray:
-    """`[pieces, words]`, 1 where a piece is of a word."""
+    """`[pieces, words]`, 1 where a piece belongs to a word."""
     return (np.asarray(words)[:, None] == np.arange(max(words, default=-1) + 1)).astype(np.float64)

@@ -41,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     from accelerator.combinations import Combination
     from accelerator.programs import measure
 
-    broken = mock.patch("jaxformer.models.transformer.cut_like_batch", lambda embedded: embedded)
+    broken = mock.patch("jaxformer.models.embedding.shard_like_batch", lambda embedded: embedded)
     whole_lookups = request.pop("whole_lookups")
     with captured_errors() as lines, broken if whole_lookups else contextlib.nullcontext():
         try:

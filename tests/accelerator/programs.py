@@ -18,7 +18,6 @@ from jaxformer.config import (
     OptimizerConfig,
     TokenizerConfig,
 )
-from jaxformer.data.batching import BatchShape
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import with_shardings
@@ -68,13 +67,12 @@ def config_of(one: Combination) -> Config:
 
 def compile_program(run: PlannedRun, program: str, length: int) -> tuple[Any, Any, int]:
     """The compiled program, its first argument, and the bytes of its rows on one device."""
-    rows = run.config.data.tokens_per_batch // length
-    shape = BatchShape(length, length, rows, 0)
-    batch, params = abstract_batch(run, shape), run.abstract.params
+    spec = run.task.planned_spec(run.config, length, 1)
+    batch, params = abstract_batch(spec, run.mesh), run.abstract.params
     if program == "train":
-        return compile_step(run, shape), run.abstract, bytes_per_device(batch)
+        return compile_step(run, spec), run.abstract, bytes_per_device(batch)
     if program == "evaluation":
-        return compile_evaluation(run, shape), params, bytes_per_device(batch)
+        return compile_evaluation(run, spec), params, bytes_per_device(batch)
     search = search_shape(run, length)
     numbers = search.rows * (search.source_length + 1) // batch_parts(run.mesh)
     return compile_decoding(run, search), params, 4 * numbers

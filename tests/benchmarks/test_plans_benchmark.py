@@ -74,7 +74,7 @@ def test_the_batch_is_halved_until_it_fits(benchmark, config_file, monkeypatch, 
             raise InputError("the device ran out of memory (RESOURCE_EXHAUSTED)")
         memory = StepMemory(2**30, 0, 0, (90 if len(asked) == 2 else 1) * 2**30)
         return planning.StepPlan(
-            shape=planning.BatchShape(16, 16, 8, 0), devices=8, needed=memory, flops=1.0,
+            spec={}, units=16, devices=8, needed=memory, flops=1.0,
             accessed=1.0, kernels=[], collectives=[], network_seconds=[], peak=1e15,
             chip=find_chip(H100), text='custom_call_target="__cudnn$fmhaSoftmax"',
         )  # fmt: skip

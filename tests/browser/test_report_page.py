@@ -44,7 +44,7 @@ def test_heading_and_stations_say_what_the_report_says(open_report, report):
         "Pieces",
         "Embedding and position",
         "Encoder layers",
-        "What is already there",
+        "The translation so far",
         "Embedding and position",
         "Decoder layers",
         "Linear",

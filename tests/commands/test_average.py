@@ -23,10 +23,10 @@ def workdir(small_run, tmp_path_factory):
 
 def test_the_last_ones(workdir, capsys):
     assert main(["average", f"--workdir={workdir}", "--last=3"]) == 0
-    assert capsys.readouterr().out == (
-        f"averaged steps 80, 100, 120 into {workdir}/checkpoints/average_last_3\n"
-        f"next  python -m jaxformer evaluate --workdir={workdir} --checkpoint=average_last_3\n"
-    )
+    done, following = capsys.readouterr().out.splitlines()
+    assert " 80, 100, 120 " in done and done.endswith(f"{workdir}/checkpoints/average_last_3")
+    command = f"python -m jaxformer evaluate --workdir={workdir} --checkpoint=average_last_3"
+    assert following.endswith(command)
     abstract = abstract_params(Transformer(Workdir(workdir).load_config().model))
     names = ("80", "100", "120", "average_last_3")
     *steps, average = (load_params(workdir / "checkpoints" / name, abstract) for name in names)
@@ -68,7 +68,7 @@ def test_verify_sees_what_an_average_has_lost_and_accepts_only_whole_ones(workdi
     assert "average_last_2: DAMAGED: MANIFEST.json: missing" in capsys.readouterr().out
     (folder / "elsewhere").rename(folder / "steps.txt")
     assert main(["verify", run, "--accept"]) == 0
-    assert "average_last_2: accepted as it is, " in capsys.readouterr().out
+    assert "average_last_2: accepted" in capsys.readouterr().out
     (checkpoints / "120" / "MANIFEST.json").unlink()
     (checkpoints / "120.saving").write_text("")  # a save that was cut short
     assert main(["verify", run, "--accept"]) == 2

@@ -25,9 +25,9 @@ def test_what_is_right_passes(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config"], "--config has no value; write --config=..."),
+        (["--config"], "--config=..."),
         (["--config.seed", "x"], "--config.seed=x: not int"),
-        (["-config.sed=3"], "--config.sed does not exist; nearest: --config.seed"),
+        (["-config.sed=3"], "nearest: --config.seed"),
         (["--workdir=x", "--config.model.dmodel", "3"], "nearest: --config.model.d_model"),
     ],
 )
@@ -42,9 +42,9 @@ def test_a_missing_file_is_answered_with_those_that_are_there(tmp_path):
         (tmp_path / name).write_text("")
     with pytest.raises(InputError) as refused:
         check_arguments([f"--config={tmp_path / 'c.py'}"])
-    assert str(refused.value) == (
-        f"--config={tmp_path}/c.py: no such file; there is: {tmp_path}/a.py, {tmp_path}/b.py"
-    )
+    message = str(refused.value)
+    assert message.startswith(f"--config={tmp_path}/c.py: ")
+    assert message.endswith(f": {tmp_path}/a.py, {tmp_path}/b.py")
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,22 @@ def test_parse_value(path, text, value):
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
+        ("model.d_modl", "5", ["--config.model.d_modl ", "nearest: --config.model.d_model"]),
+        ("model.d_model", "5.5", ["--config.model.d_model=5.5: ", "int", " 1000"]),
+        ("optimizer.b1", "big", ["--config.optimizer.b1=big: ", "float", " 0.1"]),
+        ("model.remat", "yes", ["--config.model.remat=yes: ", "true or false"]),
+        ("model", "5", ["--config.model ", "section", "--config.model."]),
+        ("model.vocab_size", "5", ["--config.model.vocab_size", "--config.tokenizer.vocab_size"]),
         (
-            "model.d_modl",
+            "model.target_vocab_size",
             "5",
-            "--config.model.d_modl does not exist; nearest: --config.model.d_model",
+            ["--config.model.target_vocab_size", "--config.tokenizer.joint=false"],
         ),
-        ("model.d_model", "5.5", "--config.model.d_model=5.5: not int; use a whole number such as"),
-        ("optimizer.b1", "big", "--config.optimizer.b1=big: not float; use a number such as 0.1"),
-        ("model.remat", "yes", "--config.model.remat=yes: not a bool; use true or false"),
-        ("model", "5", "--config.model is a section; set one of its fields, e.g. --config.model."),
-        ("model.vocab_size", "5", "follows from the tokenizer; set --config.tokenizer.vocab_size"),
-        ("model.target_vocab_size", "5", "set --config.tokenizer.joint=false and tokenizer."),
-        ("", "5", "--config. does not exist"),
+        ("", "5", ["--config. does not exist"]),
     ],
 )
 def test_what_parse_value_refuses(path, text, message):
     with pytest.raises(InputError) as refused:
         parse_value(path, text)
-    assert message in str(refused.value)
+    for word in message:
+        assert word in str(refused.value)

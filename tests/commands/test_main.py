@@ -41,5 +41,5 @@ def test_a_mistake_ends_the_process_with_status_2_and_one_line(tmp_path):
         capture_output=True, text=True, cwd=ROOT, timeout=120,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"error: {tmp_path} is not the workdir of a run")
+    assert ended.stderr.startswith(f"error: {tmp_path} ") and "config.json" in ended.stderr
     assert ended.stderr.count("\n") == 1

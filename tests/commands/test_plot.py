@@ -1,6 +1,7 @@
 """`python -m jaxformer plot`: each picture makes its file, each mistake one line."""
 
 import json
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -88,28 +89,28 @@ def test_flags_reach_the_picture(plot):
     ("picture", "flags", "message"),
     [
         ("positions", ["--d_model=7"], "d_model=7 is odd"),
-        ("schedule", ["--warmup_steps=ten"], "--warmup_steps=ten: 'ten' is not a number"),
-        ("schedule", ["--d_model=0"], "--d_model=0: 0 must be at least 1"),
-        ("schedule", ["--d_model=8", "--schedule=cosine"], "has no part in --schedule=cosine"),
-        ("schedule", ["--warmup_steps=0"], "warmup_steps=0"),
-        ("label-smoothing", ["--label_smoothing=nan"], "must be at least 0"),
+        ("schedule", ["--warmup_steps=ten"], "--warmup_steps=ten: 'ten'.* 256,512"),
+        ("schedule", ["--d_model=0"], "--d_model=0: .*at least 1"),
+        ("schedule", ["--d_model=8", "--schedule=cosine"], "--d_model=8 .*--schedule=paper"),
+        ("schedule", ["--warmup_steps=0"], "warmup_steps=0.* 1"),
+        ("label-smoothing", ["--label_smoothing=nan"], "--label_smoothing=nan: .*at least 0"),
         ("label-smoothing", ["--label_smoothing=0.95"], "label_smoothing=0.95"),
-        ("masks", ["--pair=the cat"], "--pair='the cat': write it as"),
-        ("masks", ["--pair=a = b"], "1 sentence pairs: give two or more"),
-        ("curves", ["--workdir=nowhere"], "nowhere: there is no such folder"),
+        ("masks", ["--pair=the cat"], "--pair='the cat': .*'the cat = le chat'"),
+        ("masks", ["--pair=a = b"], "1 sentence pairs.*two or more"),
+        ("curves", ["--workdir=nowhere"], "--workdir=nowhere: "),
     ],
 )
 def test_a_mistake_is_one_line_and_no_file(plot, picture, flags, message):
     status, path, out, err = plot(picture, *flags)
     assert status == 2 and out == "" and err.count("\n") == 1
-    assert message in err
+    assert re.search(message, err)
     assert not path.exists()
 
 
 def test_a_bad_output_is_refused_before_anything_is_drawn(plot, monkeypatch):
     monkeypatch.setitem(DRAW, "positions", None)
     status, _, _, err = plot("positions", output="picture.pdf")
-    assert status == 2 and "must end in .png or .svg" in err
+    assert status == 2 and "picture.pdf " in err and ".png or .svg" in err
 
 
 def test_without_matplotlib_the_command_says_what_to_install(plot, monkeypatch):
@@ -120,5 +121,5 @@ def test_without_matplotlib_the_command_says_what_to_install(plot, monkeypatch):
 
 def test_numbers_are_read_once_each_in_order():
     assert numbers("--d_model", "512, 256,512,1_024", int, 1) == [512, 256, 1024]
-    with pytest.raises(InputError, match="'' is not a number"):
+    with pytest.raises(InputError, match="--d_model=512,: ''"):
         numbers("--d_model", "512,", int, 1)

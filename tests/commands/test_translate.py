@@ -15,6 +15,7 @@ from training_run import number_pairs
 
 from jaxformer.__main__ import main
 from jaxformer.commands import translate
+from jaxformer.decoding.strategies import Sample
 from jaxformer.decoding.translator import Translator, abstract_params
 from jaxformer.models.transformer import Transformer
 from jaxformer.storage.parameters import save_params
@@ -116,6 +117,82 @@ def test_greedy_is_a_beam_of_one(run, lines_file):
     flags = [f"--input={lines_file}", "--format=jsonl"]
     greedy, one = run(*flags, "--greedy"), run(*flags, "--beam_size=1")
     assert greedy == one and json.loads(greedy.split("\n")[0])["translations"][0]["text"]
+
+
+def test_a_prefix_file_begins_each_translation(run, lines_file, tmp_path, monkeypatch, small_run):
+    prefixes = ["neuf", "", "trois", *[""] * 4]
+    file = tmp_path / "prefixes"
+    file.write_text("".join(f"{prefix}\n" for prefix in prefixes))
+    wanted = Translator.from_workdir(small_run.workdir).translate(LINES, prefixes)
+    text = "".join(f"{hypotheses[0].text}\n" for hypotheses in wanted)
+    assert text.startswith("neuf ")
+    monkeypatch.setattr(translate, "CHUNK_LINES", 3)
+    assert run(f"--input={lines_file}", f"--prefix_file={file}") == text
+    monkeypatch.setattr(sys, "stdin", Stdin(lines_file.read_bytes()))
+    assert run(f"--prefix_file={file}") == text
+
+
+@pytest.mark.parametrize("source", ["file", "pipe"])
+@pytest.mark.parametrize("count", [2, 9])
+def test_prefixes_of_another_number_of_lines(
+    small_run, lines_file, tmp_path, monkeypatch, capsys, source, count
+):
+    monkeypatch.setattr(translate, "CHUNK_LINES", 2)
+    file = tmp_path / "prefixes"
+    file.write_text("un\n" + "\n" * (count - 1))
+    flags = [f"--workdir={small_run.workdir}", f"--prefix_file={file}", "--greedy"]
+    if source == "file":
+        flags.append(f"--input={lines_file}")
+    monkeypatch.setattr(sys, "stdin", Stdin(lines_file.read_bytes()))
+    assert main(["translate", *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"--prefix_file={file} has {count} lines and the input has 7;" in error
+
+
+def test_a_prefix_file_needs_sentences(small_run, lines_file, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", Stdin(terminal=True))
+    flags = [f"--workdir={small_run.workdir}", f"--prefix_file={lines_file}"]
+    assert main(["translate", *flags]) == 2
+    assert "give --input too" in capsys.readouterr().err
+
+
+def test_samples(run, lines_file, small_run):
+    strategy = Sample(temperature=2.0, top_k=20, top_p=0.95, num_samples=2)
+    wanted = Translator.from_workdir(small_run.workdir).translate(LINES, strategy=strategy, seed=4)
+    flags = [f"--input={lines_file}", "--sample", "--temperature=2", "--top_k=20", "--top_p=0.95"]
+    out = run(*flags, "--top_beams=2", "--seed=4", "--format=jsonl")
+    found = [json.loads(line)["translations"] for line in out.split("\n")[:-1]]
+    assert [[t["text"] for t in each] for each in found] == [[h.text for h in w] for w in wanted]
+    first = [each[0]["text"] for each in found]
+    assert run(*flags, "--seed=4").split("\n")[:-1] == first
+    assert run(*flags, "--seed=5").split("\n")[:-1] != first
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature=0.5"], "--temperature=0.5 shapes the draws of --sample; add --sample"),
+        (["--seed=1", "--greedy"], "--seed=1 shapes the draws of --sample"),
+        (["--sample", "--temperature=0"], "--temperature=0.0 draws nothing;"),
+        (["--sample", "--top_k=-2"], "--top_k=-2 must be at least 0"),
+        (["--sample", "--top_p=1.5"], "--top_p=1.5 must be between 1e-06 and 1"),
+        (["--sample", "--seed=-1"], "--seed=-1 must be between 0 and"),
+        (["--sample", "--top_beams=0"], "--top_beams=0 must be at least 1"),
+        (["--sample", "--alpha=1"], "--alpha=1.0 ranks hypotheses, and --sample only draws"),
+    ],
+)
+def test_flags_of_sampling_that_cannot_be(small_run, lines_file, capsys, flags, message):
+    words = ["translate", f"--workdir={small_run.workdir}", f"--input={lines_file}", *flags]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_one_way_to_choose_tokens(small_run, capsys):
+    for other in ("--greedy", "--beam_size=3"):
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", f"--workdir={small_run.workdir}", "--sample", other])
+        assert ended.value.code == 2
+        assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_search_flags_reach_the_decoding_configuration(run, lines_file, monkeypatch):

@@ -80,7 +80,7 @@ def test_a_file_of_sentences_without_its_blank_lines(visualize, tmp_path):
     assert status == 0 and "2 sentences" in out
     assert [sentence["source"] for sentence in sentences] == ["one two", "three four"]
     assert {sentence["beam"]["strategy"] for sentence in sentences} == {"greedy"}
-    assert f"warning: {lines}, line 2 is blank and not shown" in err
+    assert f"warning: {lines}, line 2 " in err
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(visualize, tmp_path):
@@ -94,20 +94,20 @@ def test_a_page_is_replaced_whole_or_not_at_all(visualize, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], ["either as --text, or as a file with --input"]),
-        (["--text=a", "--input=b"], ["either as --text, or as a file with --input"]),
-        (["--text=a", "--translation=b", "--translation=c"], ["2 times and --text 1 times"]),
-        (["--input=no.txt", "--translation=c"], ["1 times and --text 0 times"]),
-        (["--text=a", "--text= "], ["--text=' ', number 2, must be one line"]),
-        (["--text=a\nb"], ["--text='a\\nb', number 1, must be one line"]),
+        ([], ["--text", "--input"]),
+        (["--text=a", "--input=b"], ["--text", "--input"]),
+        (["--text=a", "--translation=b", "--translation=c"], ["--translation", " 2 ", " 1 "]),
+        (["--input=no.txt", "--translation=c"], ["--translation", " 1 ", "--text", " 0 "]),
+        (["--text=a", "--text= "], ["--text=' ', number 2", "one line"]),
+        (["--text=a\nb"], ["--text='a\\nb', number 1", "one line"]),
         (["--text=a", "--translation= "], ["--translation=' ', number 1"]),
         (["--text=a", "--translation="], ["--translation is empty"]),
-        (["--input=no.txt"], ["no.txt: no such file"]),
-        (["--text=a", "--top_beams=4"], ["--top_beams=4 of 3 beams", "larger --beam_size"]),
-        (["--text=a", "--top_beams=0"], ["--top_beams=0 of 3 beams"]),
+        (["--input=no.txt"], ["no.txt: "]),
+        (["--text=a", "--top_beams=4"], ["--top_beams=4", "1 to 3", "--beam_size"]),
+        (["--text=a", "--top_beams=0"], ["--top_beams=0", "1 to 3"]),
         (["--text=a", "--layers=1,x"], ["--layers=1,x", "--layers=0,5"]),
-        (["--text=a", "--checkpoint=7"], ["--checkpoint=7 is not in", "there are: best"]),
-        (["--text=a", "--beam_size=0"], ["decoding.beam_size=0 must be at least 1"]),
+        (["--text=a", "--checkpoint=7"], ["--checkpoint=7 ", ": best, latest"]),
+        (["--text=a", "--beam_size=0"], ["decoding.beam_size=0", "at least 1"]),
     ],
 )
 def test_what_is_refused(visualize, flags, words):
@@ -119,17 +119,17 @@ def test_what_is_refused(visualize, flags, words):
 
 def test_layers_that_are_not_there(visualize):
     status, _, err = visualize(f"--text={TEXT}", "--layers=1")
-    assert status == 2 and "--layers=1: the encoder's 1 layers are numbered 0 to 0" in err
+    assert status == 2 and "--layers=1: " in err and "encoder" in err and "0 to 0" in err
 
 
 @pytest.mark.parametrize("name", ["", "no/where/report.html"])
 def test_an_output_that_cannot_be_written_is_refused_at_once(visualize, tmp_path, name):
     status, _, err = visualize("--text=one", output=tmp_path / name)
-    words = "is a folder; name a file" if not name else "there is no folder"
-    assert status == 2 and words in err
+    words = f"{tmp_path}/report.html" if not name else f"folder {tmp_path}/no/where; "
+    assert status == 2 and f"--output={tmp_path / name}" in err and words in err
 
 
 def test_a_file_without_sentences(visualize, tmp_path):
     empty = tmp_path / "empty"
     empty.write_bytes(b"")
-    assert "holds no sentence" in visualize(f"--input={empty}")[2]
+    assert f"--input={empty} " in visualize(f"--input={empty}")[2]

@@ -7,12 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from random_corpus import random_corpus
+from random_corpus import random_corpus, rows_of
 
 from jaxformer.config import DataConfig
 from jaxformer.data.batching import BucketPlan
-from jaxformer.data.loader import BatchLoader, make_batch, make_plan, plan_summary
+from jaxformer.data.loader import BatchLoader
 from jaxformer.data.packing import PackedPlan
+from jaxformer.data.pair_dataset import PairDataset, make_batch, make_plan, plan_summary
 from jaxformer.errors import InputError
 from jaxformer.parallel.shares import BatchShare
 
@@ -34,7 +35,7 @@ def test_bucket_batch_holds_each_pair_from_the_left():
     corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets")
     for step in range(plan.steps_per_epoch):
-        pairs, source_length, target_length = plan.rows(step)
+        pairs, source_length, target_length = rows_of(plan, step)
         batch = make_batch(corpus, plan, step, slice(None), -7)
         assert sorted(batch) == ["inputs", "targets"]
         assert batch["inputs"].shape == (len(pairs), source_length)
@@ -52,7 +53,7 @@ def test_bucket_batch_holds_each_pair_from_the_left():
 def test_loader_gives_the_batches_of_the_plan_for_three_epochs(batching):
     corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
-    loader = BatchLoader(corpus, plan, pad_id=PAD)
+    loader = BatchLoader(PairDataset(corpus, plan, PAD))
     for step in range(3 * plan.steps_per_epoch):
         assert loader.step == step
         assert_same(next(loader), make_batch(corpus, plan, step, slice(None), PAD))
@@ -63,14 +64,16 @@ def test_loader_gives_the_batches_of_the_plan_for_three_epochs(batching):
 def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch(batching):
     corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
-    whole = BatchLoader(corpus, plan, pad_id=PAD)
+    whole = BatchLoader(PairDataset(corpus, plan, PAD))
     expected = [next(whole) for _ in range(plan.steps_per_epoch + 5)]
     whole.close()
-    stopped = BatchLoader(corpus, plan_of(corpus, batching), pad_id=PAD)
+    stopped = BatchLoader(PairDataset(corpus, plan_of(corpus, batching), PAD))
     for _ in range(plan.steps_per_epoch - 2):
         next(stopped)
     stopped.close()
-    resumed = BatchLoader(corpus, plan_of(corpus, batching), pad_id=PAD, start_step=stopped.step)
+    resumed = BatchLoader(
+        PairDataset(corpus, plan_of(corpus, batching), PAD), start_step=stopped.step
+    )
     for step in range(plan.steps_per_epoch - 2, plan.steps_per_epoch + 5):
         assert_same(next(resumed), expected[step])
     resumed.close()
@@ -83,7 +86,7 @@ def test_processes_share_the_same_global_batches(batching, process_count):
     plan = plan_of(corpus, batching)
     loaders = [
         BatchLoader(
-            corpus, plan_of(corpus, batching), pad_id=PAD,
+            PairDataset(corpus, plan_of(corpus, batching), PAD),
             share=BatchShare(process_count, ((index, index + 1),)),
         )
         for index in range(process_count)
@@ -100,8 +103,8 @@ def test_processes_share_the_same_global_batches(batching, process_count):
 def test_rows_that_processes_cannot_share_are_refused():
     corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets", row_multiple=4)
-    with pytest.raises(InputError, match="cannot be cut into 3 parts"):
-        BatchLoader(corpus, plan, pad_id=PAD, share=BatchShare(3, ((0, 1),)))
+    with pytest.raises(InputError, match="into 3 parts.* row_multiple"):
+        BatchLoader(PairDataset(corpus, plan, PAD), share=BatchShare(3, ((0, 1),)))
 
 
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
@@ -109,7 +112,7 @@ def test_a_share_of_two_runs_is_their_rows_one_below_the_other(batching):
     corpus = random_corpus(500)
     plan = plan_of(corpus, batching)
     share = BatchShare.of_parts(4, {0, 2, 3})
-    loader = BatchLoader(corpus, plan, pad_id=PAD, share=share, start_step=2)
+    loader = BatchLoader(PairDataset(corpus, plan, PAD), share=share, start_step=2)
     for step in (2, 3):
         whole = make_batch(corpus, plan, step, slice(None), PAD)
         quarter = len(whole["inputs"]) // 4
@@ -121,7 +124,7 @@ def test_a_share_of_two_runs_is_their_rows_one_below_the_other(batching):
 def test_seeking_goes_on_with_the_batch_of_that_step():
     corpus = random_corpus(500)
     plan = plan_of(corpus, "buckets")
-    loader = BatchLoader(corpus, plan, pad_id=PAD, start_step=3)
+    loader = BatchLoader(PairDataset(corpus, plan, PAD), start_step=3)
     for _ in range(6):
         next(loader)
     for first in (5, 3, 20):
@@ -135,7 +138,7 @@ def test_seeking_goes_on_with_the_batch_of_that_step():
 def test_close_ends_the_reading_thread():
     corpus = random_corpus(500)
     before = set(threading.enumerate())  # threads of earlier tests may end while this one runs
-    loader = BatchLoader(corpus, plan_of(corpus, "buckets"), pad_id=PAD)
+    loader = BatchLoader(PairDataset(corpus, plan_of(corpus, "buckets"), PAD))
     next(loader)
     own = set(threading.enumerate()) - before
     assert own
@@ -159,8 +162,8 @@ def test_evaluation_is_planned_in_buckets_and_in_fixed_order():
     corpus = random_corpus(500, longest=200)
     plan = plan_of(corpus, "packed", shuffle=False)
     assert isinstance(plan, BucketPlan)
-    again = plan.rows(plan.steps_per_epoch)[0]
-    np.testing.assert_array_equal(plan.rows(0)[0], again)
+    again = rows_of(plan, plan.steps_per_epoch)[0]
+    np.testing.assert_array_equal(rows_of(plan, 0)[0], again)
 
 
 def test_plan_summary_lists_shapes_and_padding():
@@ -179,7 +182,7 @@ def test_make_batch_is_fast_enough_for_one_core():
     corpus = random_corpus(20_000)
     for batching in ("buckets", "packed"):
         plan = plan_of(corpus, batching, row_multiple=8)
-        plan.rows(0)
+        rows_of(plan, 0)
         start = time.perf_counter()
         for step in range(plan.steps_per_epoch):
             make_batch(corpus, plan, step, slice(None), PAD)
@@ -190,7 +193,7 @@ def test_make_batch_is_fast_enough_for_one_core():
 
 def test_planning_needs_neither_grain_nor_jax():
     code = (
-        "import sys; import jaxformer.data.loader; "
+        "import sys; import jaxformer.data.loader, jaxformer.data.pair_dataset; "
         "print([m for m in ('grain', 'jax', 'tqdm') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

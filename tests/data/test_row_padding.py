@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from random_corpus import random_corpus
+from random_corpus import random_corpus, rows_of
 
 from jaxformer.config import DataConfig
-from jaxformer.data.loader import BatchLoader, make_batch, make_plan
+from jaxformer.data.loader import BatchLoader
+from jaxformer.data.pair_dataset import PairDataset, make_batch, make_plan
 from jaxformer.data.row_padding import RowPadding
 from jaxformer.parallel.shares import BatchShare
 
@@ -39,16 +40,18 @@ def test_the_batches_are_those_of_the_plan_with_empty_rows_behind(plans):
         for name, array in batch.items():
             np.testing.assert_array_equal(wider[name][:rows], array)
             assert not wider[name][rows:].any() and wider[name].dtype == array.dtype
-        pairs, *lengths = padded.rows(step)
-        np.testing.assert_array_equal(pairs[:rows], plan.rows(step)[0])
-        assert (pairs[rows:] == -1).all() and lengths == list(plan.rows(step)[1:])
+        pairs, *lengths = rows_of(padded, step)
+        np.testing.assert_array_equal(pairs[:rows], rows_of(plan, step)[0])
+        assert (pairs[rows:] == -1).all() and lengths == list(rows_of(plan, step)[1:])
     assert uneven > 5
 
 
 def test_eight_processes_read_the_rows_of_one(plans):
     corpus, _, padded = plans
     loaders = [
-        BatchLoader(corpus, padded, pad_id=PAD, share=BatchShare(8, ((i, i + 1),)), start_step=3)
+        BatchLoader(
+            PairDataset(corpus, padded, PAD), share=BatchShare(8, ((i, i + 1),)), start_step=3
+        )
         for i in range(8)
     ]
     for step in range(3, 12):

@@ -11,7 +11,13 @@ import pytest
 
 from jaxformer.config import DataConfig, TokenizerConfig
 from jaxformer.data.corpus import CorpusReport, TokenizedCorpus, encode_lines
-from jaxformer.data.loader import BatchLoader, make_batch, make_plan, stored_sentences
+from jaxformer.data.loader import BatchLoader
+from jaxformer.data.pair_dataset import (
+    PairDataset,
+    make_batch,
+    make_plan,
+    stored_sentences,
+)
 from jaxformer.data.sampling_workers import SamplingWorkers, pack, unpack
 from jaxformer.data.subword_sampling import SubwordSampler
 from jaxformer.data.tokenizer_training import train_tokenizer
@@ -98,9 +104,9 @@ def test_an_error_in_a_worker_is_quoted(shared):
 
 def test_a_worker_that_dies_is_reported_by_the_loader(shared):
     corpus, plan, sampler = shared
-    loader = BatchLoader(corpus, plan, pad_id=PAD, sampler=sampler, workers=2)
+    loader = BatchLoader(PairDataset(corpus, plan, PAD, sampler=sampler, workers=2))
     next(loader)
-    os.kill(loader._workers.process_ids[1], signal.SIGKILL)
+    os.kill(loader._dataset._workers.process_ids[1], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"sampling worker \d+ ended with signal SIGKILL"):
         for _ in range(50):
             next(loader)
@@ -131,8 +137,8 @@ def test_batches_are_the_same_with_0_1_and_2_workers_and_after_a_restart(batchin
     for workers, start, parts in ((0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 3, 2), (0, 1, 2)):
         loaders = [
             BatchLoader(
-                corpus, plan, pad_id=PAD, share=BatchShare(parts, ((part, part + 1),)),
-                start_step=start, sampler=sampler, workers=workers,
+                PairDataset(corpus, plan, PAD, sampler=sampler, workers=workers),
+                BatchShare(parts, ((part, part + 1),)), start_step=start,
             )
             for part in range(parts)
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from jaxformer.config import Config, DataConfig, TokenizerConfig
 from jaxformer.data import subword_sampling
 from jaxformer.data.batching import BatchLayout
 from jaxformer.data.corpus import CorpusReport, TokenizedCorpus, encode_lines
-from jaxformer.data.loader import make_batch, make_plan, plan_summary, sampling_shares
+from jaxformer.data.pair_dataset import make_batch, make_plan, plan_summary, stored_sentences
 from jaxformer.data.segmenters import make_segmenter
 from jaxformer.data.subword_sampling import (
     DRAWS,
@@ -272,6 +273,30 @@ def test_planned_lengths_leave_room_but_not_beyond_max_length():
     assert sampler.planned_lengths(1, lengths[:0]).shape == (0,)
 
 
+class SamplingShares(NamedTuple):
+    """What became of the sentences of an epoch, and how full its batches are."""
+
+    redrawn: float  # share of sentences whose first draw did not fit
+    stored: float  # share of sentences that kept their stored segmentation, as no draw fitted
+    filled: float  # share of the cells of both sides that hold a token
+
+
+def sampling_shares(corpus, plan, sampler):
+    """How often the room of `plan` was too small in an epoch."""
+    sentences = redrawn = stored = tokens = cells = 0
+    for step in range(plan.steps_per_epoch):
+        layout = plan.layout(step, slice(None))
+        sides = stored_sentences(corpus, layout.pairs)
+        for side in sampler.run(sampler.tasks(layout, sides, step)):
+            sentences += len(side.draws)
+            redrawn += int((side.draws > 0).sum())
+            stored += int((side.draws == DRAWS).sum())
+            tokens += len(side.ids)
+        rows, source_length, target_length = layout.shape
+        cells += rows * (source_length + target_length)
+    return SamplingShares(redrawn / sentences, stored / sentences, tokens / cells)
+
+
 def test_the_plan_reckons_with_what_multi30k_needs(real_data):
     folder = real_data / "multi30k"
     lines = [
@@ -286,7 +311,7 @@ def test_the_plan_reckons_with_what_multi30k_needs(real_data):
         data = DataConfig(batching=batching)
         sampler = SubwordSampler(corpus, (tokenizer, tokenizer), 0.1, data, 0)
         plan = make_plan(corpus, data, seed=0, row_multiple=8, shuffle=True, sampler=sampler)
-        shares = sampling_shares(corpus, plan, sampler, range(plan.steps_per_epoch))
+        shares = sampling_shares(corpus, plan, sampler)
         print(batching, sampler.growth, shares)
         assert all(0.12 < growth.mean < 0.3 for growth in sampler.growth)
         assert shares.redrawn < 0.1 and shares.stored < 0.002

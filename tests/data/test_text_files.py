@@ -153,7 +153,7 @@ def test_several_fitting_stems_are_listed(tmp_path):
 
 def test_two_forms_of_one_stem_are_refused(tmp_path):
     write(tmp_path, train_en=b"a\n", train_en_gz=b"b\n", train_fr=b"c\n")
-    with pytest.raises(InputError, match="more than one form.*train.en, train.en.gz, train.fr"):
+    with pytest.raises(InputError, match="data.train='train' .*: train.en, train.en.gz, train.fr"):
         make(tmp_path)
 
 

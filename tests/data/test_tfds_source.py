@@ -165,7 +165,7 @@ def test_unknown_split_names_those_there(prepared):
 
 
 def test_unknown_names(tmp_path):
-    with pytest.raises(InputError, match="data.name='nosuch_set/x': TFDS has no such data set"):
+    with pytest.raises(InputError, match="data.name='nosuch_set/x': .*wmt14_translate/de-en"):
         tfds_source.prepare("nosuch_set/x", str(tmp_path))
     with pytest.raises(InputError, match="data.name='wmt14_translate/de-xx': .*de-xx not found"):
         tfds_source.prepare("wmt14_translate/de-xx", str(tmp_path))
@@ -178,7 +178,7 @@ def test_without_network_the_missing_files_are_named_at_once(tmp_path, monkeypat
         make(tmp_path, WMT, target_language="de")
     message = str(error.value)
     assert "www.statmt.org cannot be reached (ConnectionError)" in message
-    assert f"Put these files into {tmp_path}/downloads/manual and start again:" in message
+    assert f" {tmp_path}/downloads/manual " in message
     assert "training-parallel-europarl-v7.tgz  658 MB  from http://www.statmt.org" in message
     assert "training-parallel-nc-v9.tgz" in message
     assert "commoncrawl.tgz" in message

@@ -142,7 +142,7 @@ def test_save_and_load(small, tmp_path):
 
 
 def test_load_refuses_missing_and_damaged_files(tmp_path):
-    with pytest.raises(InputError, match="no.model: no tokenizer can be read: No such file"):
+    with pytest.raises(InputError, match="no.model: .*tokenizer.*: No such file"):
         Tokenizer.load(tmp_path / "no.model")
     (tmp_path / "bad.model").write_bytes(b"not a model")
     with pytest.raises(InputError, match="bad.model: not a SentencePiece model"):
@@ -203,23 +203,21 @@ def test_vocabulary_too_large_names_the_largest(capsys):
     with pytest.raises(InputError) as error:
         train_tokenizer(LINES, config(vocab_size=5000), progress=True)
     message = str(error.value)
-    assert message.startswith("tokenizer.vocab_size=5000 is more than 16 sentences")
-    largest = int(re.search(r"largest possible value here is (\d+)", message)[1])
+    assert message.startswith("tokenizer.vocab_size=5000 ") and " 16 sentences" in message
+    largest = int(re.search(r"at most (\d+)", message)[1])
     assert capsys.readouterr().err.endswith("failed\n")
     assert train_tokenizer(LINES, config(vocab_size=largest), progress=False).vocab_size == largest
 
 
 def test_vocabulary_too_small_names_the_smallest():
     lines = ["".join(map(chr, range(0x4E00 + i, 0x4E20 + i))) for i in range(0, 320, 32)]
-    with pytest.raises(
-        InputError, match="vocab_size=300 is too small.*581 pieces.*character_cover"
-    ):
+    with pytest.raises(InputError, match="vocab_size=300 .*at least 581.*character_cover"):
         train_tokenizer(lines, config(), progress=False)
 
 
 @pytest.mark.parametrize("lines", [[], ["", "  ", "\t"]])
 def test_empty_text(lines):
-    with pytest.raises(InputError, match="training text is empty or has blank lines only"):
+    with pytest.raises(InputError, match="training text .*blank lines"):
         train_tokenizer(lines, config(), progress=False)
 
 
@@ -297,5 +295,6 @@ def test_workdir_that_contradicts_the_config(small, tmp_path):
 
 
 def test_workdir_without_vocabulary(tmp_path):
-    with pytest.raises(InputError, match="no vocabulary here; looked for tokenizer.model, or"):
+    names = "tokenizer.model, or source_tokenizer.model"
+    with pytest.raises(InputError, match=f"{tmp_path} .*{names}"):
         load_tokenizers(tmp_path)

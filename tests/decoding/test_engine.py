@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from step_functions import one_token
 
-from jaxformer.decoding.engine import DecodingResult, decode
+from jaxformer.decoding.engine import DecodingResult, IndexedCache, decode
 from jaxformer.decoding.strategies import BeamSearch, Greedy, Sample
 from jaxformer.errors import InputError
 
@@ -58,9 +59,15 @@ def _decode_history(encoded, limits, row_ids, strategy, max_length, dtype):
 
     empty = jnp.zeros((batch_size * strategy.width, max_length), jnp.int32)
     return decode(
-        step_fn, {"layer_0": {"tokens": empty}}, strategy, batch_size=batch_size,
+        one_token(step_fn), IndexedCache({"layer_0": {"tokens": empty}}), strategy,
+        batch_size=batch_size,
         max_length=max_length, max_lengths=limits, key=jax.random.key(11), row_ids=row_ids, **IDS
     )  # fmt: skip
+
+
+def run(function, strategy, **arguments):
+    """Decode a model without memory, which reads one token at a time."""
+    return decode(one_token(function), IndexedCache(), strategy, **IDS, **arguments)
 
 
 def assert_same(actual: DecodingResult, expected: DecodingResult):
@@ -157,8 +164,8 @@ def test_eos_is_forced_at_the_limit_and_flagged(strategy):
         return jnp.broadcast_to(logits[None], (tokens.size, 5)), cache
 
     result = decode(
-        step_fn, (), strategy, batch_size=4, max_length=6, max_lengths=limits,
-        key=jax.random.key(0), **IDS
+        one_token(step_fn), IndexedCache(), strategy, batch_size=4, max_length=6,
+        max_lengths=limits, key=jax.random.key(0), **IDS
     )  # fmt: skip
     assert result.lengths[:, 0].tolist() == [1, 3, 6, 0]
     assert result.truncated[:, 0].tolist() == [True, True, True, False]
@@ -180,7 +187,7 @@ def test_an_end_of_the_models_own_at_the_limit_is_not_truncated(strategy):
     def step_fn(tokens, index, cache):
         return jnp.asarray(table)[tokens], cache
 
-    result = decode(step_fn, (), strategy, batch_size=1, max_length=2, key=jax.random.key(0), **IDS)
+    result = run(step_fn, strategy, batch_size=1, max_length=2, key=jax.random.key(0))
     assert result.tokens[0, 0].tolist() == [3, EOS]
     assert result.truncated[0, 0].tolist() is False
     assert result.num_hypotheses.tolist() == [1]
@@ -197,7 +204,7 @@ def test_the_loop_ends_when_all_sentences_are_done():
         token = jnp.where(index >= countdown, EOS, 3)
         return jax.nn.one_hot(token, 5) * 20.0, cache
 
-    result = decode(step_fn, (), Greedy(), batch_size=3, max_length=1000, **IDS)
+    result = run(step_fn, Greedy(), batch_size=3, max_length=1000)
     jax.effects_barrier()
     assert steps == [0, 1, 2, 3, 4, 5]
     assert fed == [[BOS] * 3, [3, 3, 3], [3, 3, PAD], [PAD, 3, PAD], [PAD, 3, PAD], [PAD, 3, PAD]]
@@ -211,7 +218,7 @@ def test_padding_rows_alone_cost_no_step():
 
     steps = []
     limits = jnp.zeros(2, jnp.int32)
-    result = decode(step_fn, (), Greedy(), batch_size=2, max_length=5, max_lengths=limits, **IDS)
+    result = run(step_fn, Greedy(), batch_size=2, max_length=5, max_lengths=limits)
     jax.effects_barrier()
     assert steps == []
     assert result.lengths.tolist() == [[0], [0]]
@@ -221,25 +228,23 @@ def test_jit_compiles_once_a_shape():
     traces = []
 
     @partial(jax.jit, static_argnums=2)
-    def run(table, limits, strategy):
+    def search(table, limits, strategy):
         def step_fn(tokens, index, cache):
             traces.append(tokens.shape)
             return table[tokens], cache
 
         batch_size = limits.shape[0]
-        return decode(
-            step_fn, (), strategy, batch_size=batch_size, max_length=7, max_lengths=limits, **IDS
-        )
+        return run(step_fn, strategy, batch_size=batch_size, max_length=7, max_lengths=limits)
 
     table = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
-    run(table, np.array([3, 7]), BeamSearch(3))
+    search(table, np.array([3, 7]), BeamSearch(3))
     once = len(traces)
-    run(table + 1, np.array([5, 0]), BeamSearch(3))
-    run(table, np.array([1, 2]), BeamSearch(3))
+    search(table + 1, np.array([5, 0]), BeamSearch(3))
+    search(table, np.array([1, 2]), BeamSearch(3))
     assert len(traces) == once and set(traces) == {(6,)}
-    run(table, np.array([1, 2, 3]), BeamSearch(3))
+    search(table, np.array([1, 2, 3]), BeamSearch(3))
     assert len(traces) == 2 * once and traces[-1] == (9,)
-    run(table, np.array([1, 2, 3]), BeamSearch(3, alpha=0.0))
+    search(table, np.array([1, 2, 3]), BeamSearch(3, alpha=0.0))
     assert len(traces) == 3 * once
 
 
@@ -267,17 +272,15 @@ def test_nan_logits_surface_as_a_nan_score_of_their_sentence_alone(strategy):
 def test_nan_in_a_dead_beam_touches_nothing():
     table = np.random.default_rng(4).normal(size=(VOCAB, VOCAB)).astype(np.float32)
 
-    def run(dead_value):
+    def search(dead_value):
         def step_fn(tokens, index, cache):
             dead = (index == 0) & (jnp.arange(tokens.size) % 3 > 0)  # all but beam 0 at the start
             return jnp.where(dead[:, None], dead_value, jnp.asarray(table)[tokens]), cache
 
-        return jax.jit(
-            lambda: decode(step_fn, (), BeamSearch(3), batch_size=2, max_length=6, **IDS)
-        )()
+        return jax.jit(lambda: run(step_fn, BeamSearch(3), batch_size=2, max_length=6))()
 
-    assert_same(run(np.nan), run(0.0))
-    assert np.isfinite(run(np.nan).scores).all()
+    assert_same(search(np.nan), search(0.0))
+    assert np.isfinite(search(np.nan).scores).all()
 
 
 def test_an_impossible_forced_end_is_no_hypothesis():
@@ -287,7 +290,7 @@ def test_an_impossible_forced_end_is_no_hypothesis():
         return jnp.broadcast_to(logits[None], (tokens.size, 5)), cache
 
     for strategy in (Greedy(), BeamSearch(1), BeamSearch(2)):
-        result = decode(step_fn, (), strategy, batch_size=1, max_length=4, **IDS)
+        result = run(step_fn, strategy, batch_size=1, max_length=4)
         assert result.num_hypotheses.tolist() == [0]
         assert np.asarray(result.lengths).max() == 0 and (np.asarray(result.tokens) == PAD).all()
         assert (np.asarray(result.scores) == -np.inf).all()
@@ -311,13 +314,13 @@ def test_the_engine_runs_a_strategy_it_has_never_seen():
     assert (np.asarray(result.log_probs) < -1.0).all()
 
 
-def fixed_logits(tokens, index, cache):
-    return jnp.zeros((tokens.size, 5)), cache
+def fixed_logits(tokens, cache):
+    return jnp.zeros((*tokens.shape, 5)), cache._replace(index=cache.index + tokens.shape[1])
 
 
 def call(step_fn=fixed_logits, cache=(), strategy=None, **changes):
     arguments = {"batch_size": 2, "max_length": 4, **IDS, **changes}
-    return decode(step_fn, cache, strategy or Greedy(), **arguments)
+    return decode(step_fn, IndexedCache(cache), strategy or Greedy(), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -335,20 +338,22 @@ def call(step_fn=fixed_logits, cache=(), strategy=None, **changes):
         ),
         (
             {"cache": {"keys": np.zeros((2, 3))}, "strategy": BeamSearch(4)},
-            r"cache\['keys'\] has shape \(2, 3\).*batch_size \* width = 2 \* 4",
+            r"cache.rows\['keys'\] has shape \(2, 3\).*batch_size \* width = 2 \* 4",
         ),
-        ({"cache": [np.float32(1)]}, r"cache\[0\] has shape \(\)"),
+        ({"cache": [np.float32(1)]}, r"cache.rows\[0\] has shape \(\)"),
         (
-            {"step_fn": lambda t, i, c: (jnp.zeros((2, 1, 5)), c)},
-            r"logits of shape \(2, 1, 5\); expected \(2, V\)",
+            {"step_fn": lambda t, c: (jnp.zeros((2, 5)), c)},
+            r"logits of shape \(2, 5\); expected \(2, 1, V\)",
         ),
         (
-            {"step_fn": lambda t, i, c: (jnp.zeros((2, 5)), {"a": c["a"].astype(jnp.bfloat16)}),
+            {"step_fn": one_token(
+                lambda t, i, c: (jnp.zeros((2, 5)), {"a": c["a"].astype(jnp.bfloat16)})),
              "cache": {"a": np.zeros((2, 3), np.float32)}},
-            r"cache\['a'\] as bfloat16\[2, 3\]; it was given float32\[2, 3\]",
+            r"cache.rows\['a'\] as bfloat16\[2, 3\]; it was given float32\[2, 3\]",
         ),
         (
-            {"step_fn": lambda t, i, c: (jnp.zeros((2, 5)), None), "cache": {"a": np.zeros(2)}},
+            {"step_fn": one_token(lambda t, i, c: (jnp.zeros((2, 5)), None)),
+             "cache": {"a": np.zeros(2)}},
             "step_fn returned the cache PyTreeDef",
         ),
     ],

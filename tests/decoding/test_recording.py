@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from step_functions import one_token
 
-from jaxformer.decoding.engine import decode
+from jaxformer.decoding.engine import IndexedCache, decode
 from jaxformer.decoding.recording import Recording
 from jaxformer.decoding.strategies import BeamSearch, Greedy, Sample
 
@@ -37,8 +38,9 @@ def search(encoded, strategy, limits):
         return jnp.tanh(state + rows) @ OUTPUT, state
 
     return decode(
-        step_fn, jnp.zeros_like(rows), strategy, batch_size=len(encoded), bos_id=BOS, eos_id=EOS,
-        pad_id=PAD, max_length=ROOM, max_lengths=limits, key=jax.random.key(5),
+        one_token(step_fn), IndexedCache(jnp.zeros_like(rows)), strategy,
+        batch_size=len(encoded), bos_id=BOS, eos_id=EOS, pad_id=PAD, max_length=ROOM,
+        max_lengths=limits, key=jax.random.key(5),
     )  # fmt: skip
 
 

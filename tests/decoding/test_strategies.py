@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from step_functions import one_token
 
-from jaxformer.decoding.engine import SearchSpace, Step, decode
+from jaxformer.decoding.engine import IndexedCache, SearchSpace, Step, decode
 from jaxformer.decoding.strategies import BeamSearch, Greedy, Sample
 from jaxformer.errors import InputError
 
@@ -32,7 +33,9 @@ def _markov(logits, strategy, batch_size, **arguments):
     def step_fn(tokens, index, cache):
         return logits[tokens], cache
 
-    return decode(step_fn, (), strategy, batch_size=batch_size, **IDS, **arguments)
+    return decode(
+        one_token(step_fn), IndexedCache(), strategy, batch_size=batch_size, **IDS, **arguments
+    )
 
 
 def random_tree(seed, vocab_size, depth, eos_bonus=0.0):
@@ -60,7 +63,13 @@ def decode_tree(trees, strategy, max_length, **arguments):
     cache = {"node": jnp.zeros(len(trees) * width, jnp.int32)}
     ids = {"pad_id": 0, "eos_id": 1, "bos_id": 2}
     return decode(
-        step_fn, cache, strategy, batch_size=len(trees), max_length=max_length, **ids, **arguments
+        one_token(step_fn),
+        IndexedCache(cache),
+        strategy,
+        batch_size=len(trees),
+        max_length=max_length,
+        **ids,
+        **arguments,
     )
 
 
@@ -238,7 +247,10 @@ def test_a_search_without_any_beam_left_stops_with_fewer_hypotheses():
         with np.errstate(divide="ignore"):
             return jnp.asarray(np.log(table), jnp.float32)[tokens], cache
 
-    result = decode(step_fn, (), BeamSearch(4, alpha=0.0), batch_size=1, max_length=50, **IDS)
+    strategy = BeamSearch(4, alpha=0.0)
+    result = decode(
+        one_token(step_fn), IndexedCache(), strategy, batch_size=1, max_length=50, **IDS
+    )
     jax.effects_barrier()
     assert steps == [0, 1]
     assert result.num_hypotheses.tolist() == [2]
@@ -341,7 +353,9 @@ def test_samples_follow_the_row_id_and_not_the_batch():
         (lambda: BeamSearch(width=0), "width=0 must be at least 1"),
         (lambda: BeamSearch(length_penalty="wu"), "length_penalty='wu' is not one of gnmt, power"),
         (lambda: BeamSearch(alpha=-0.1), "alpha=-0.1 must be at least 0"),
-        (lambda: Sample(temperature=0.0), "temperature=0.0 must be at least 1e-06"),
+        (lambda: Sample(temperature=0.0), "temperature=0.0 draws nothing; .* search greedily"),
+        (lambda: Sample(temperature=-1.0), "temperature=-1.0 must be at least 1e-06"),
+        (lambda: Sample(num_samples=0), "num_samples=0 must be at least 1"),
         (lambda: Sample(top_k=-1), "top_k=-1 must be at least 0"),
         (lambda: Sample(top_p=1.2), "top_p=1.2 must be between 1e-06 and 1"),
     ],

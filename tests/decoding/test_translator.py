@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from saved_states import ranked_by
 from training_run import number_pairs
 
 from jaxformer.config import DecodingConfig, MeshConfig
@@ -104,7 +105,7 @@ def test_log_probabilities_are_those_of_teacher_forcing(translator):
     ids = [*target.encode([found.text])[0], target.eos_id]
     assert len(ids) == found.num_tokens
     previous = np.array([[target.bos_id, *ids[:-1]]], np.int32)
-    logits = greedy.model.apply({"params": greedy.params}, inputs, previous)
+    logits = greedy.model.apply({"params": greedy.params}, inputs, previous).logits
     log_probs = jax.nn.log_softmax(logits.astype(np.float32))[0]
     total = sum(float(log_probs[i, token]) for i, token in enumerate(ids))
     assert found.log_prob == pytest.approx(total, abs=1e-4)
@@ -170,7 +171,7 @@ def test_an_average_translates(small_run, tmp_path, translator):
         (workdir / "checkpoints" / step).symlink_to(target)
     average_checkpoints(
         workdir / "checkpoints", abstract_params(translator.model), count=2, choose="last",
-        best_metric="bleu",
+        ranking=ranked_by("bleu"),
     )  # fmt: skip
     averaged = Translator.from_workdir(workdir, checkpoint="average_last_2")
     assert averaged("one two") == "un deux"

@@ -1,13 +1,14 @@
 """Damage to any file of a checkpoint is seen, named, and costs no more than the way back."""
 
 import json
+import re
 import shutil
 
 import jax
 import numpy as np
 import pytest
 from etils import epath
-from saved_states import abstract, make_state, save_steps, shapes
+from saved_states import abstract, make_state, ranked_by, save_steps, shapes
 from training_run import (
     call_train_script,
     read_metrics,
@@ -86,11 +87,10 @@ def test_every_file_of_the_newest(saved, tmp_path, damage):
         content = (newest / name).read_bytes()
         damage(newest / name)
         assert find_verified(directory, said.append) == 1, name
-        assert f"REFUSED: the checkpoint of step 2 in {directory} is" in said[-1]
-        assert f"{name}: " in said[-1] and "going back to the one of step 1" in said[-1]
+        assert re.match(rf"REFUSED: .*step 2 in {directory} .*{name}: .*step 1\b", said[-1])
         (tmp_path / "c" / "2.refused").rename(newest)
         if name.startswith(("params/", "ema/")) or name == MANIFEST:
-            with pytest.raises(InputError, match=f"/2 is not a good checkpoint: .*{name}: "):
+            with pytest.raises(InputError, match=f"/2 .*{name}: "):
                 load_params(newest, like)
         (newest / name).write_bytes(content)
     assert len(said) == len(names)  # none was silent
@@ -100,7 +100,9 @@ def test_every_file_of_the_newest(saved, tmp_path, damage):
 def test_the_state_that_comes_back_instead_is_the_older_one(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "c")
     flip(max((tmp_path / "c" / "2" / "optimizer" / "d").iterdir(), key=lambda p: p.stat().st_size))
-    with Checkpointer(tmp_path / "c", keep=9, best_metric="bleu", report=print) as checkpointer:
+    with Checkpointer(
+        tmp_path / "c", keep=9, ranking=ranked_by("bleu"), report=print
+    ) as checkpointer:
         like = abstract(make_state(1, ema=True))
         found, meta = checkpointer.restore(checkpointer.newest_verified(), like)
     jax.tree.map(np.testing.assert_array_equal, found, make_state(1, ema=True))
@@ -144,8 +146,8 @@ def test_the_same_command_goes_on_from_the_newest_good_one(
     replace_measurement(monkeypatch, [1.0] * 3)
     assert train(config, tmp_path / "run").step == 16
     out = capsys.readouterr().out
-    assert "REFUSED: the checkpoint of step 12" in out and f"{name}: " in out
-    assert f"resuming from the checkpoint of step 8 in {checkpoints}" in out
+    assert re.search(f"REFUSED: .*step 12 .*{name}: ", out)
+    assert re.search(f"resuming .*step 8 in {checkpoints}", out)
     assert list_steps(checkpoints) == [4, 8, 12, 16]
     assert [path.name for path in checkpoints.glob("*.refused*")] == ["12.refused"]
     for step in (12, 16):  # bit by bit: parameters of a run that nothing happened to
@@ -167,7 +169,7 @@ def test_litter_of_a_desktop_costs_no_step(run, tmp_path, monkeypatch, capsys):
     replace_measurement(monkeypatch, [1.0] * 3)
     assert train(config, tmp_path / "run").step == 16
     out = capsys.readouterr().out
-    assert f"resuming from the checkpoint of step 12 in {checkpoints}" in out
+    assert re.search(f"resuming .*step 12 in {checkpoints}", out)
     assert "REFUSED" not in out
     jax.tree.map(np.testing.assert_array_equal, params(tmp_path / "run", 16), params(whole, 16))
 
@@ -184,7 +186,7 @@ def test_where_none_is_good_the_run_ends_with_status_2_and_touches_nothing(
     arguments = [f"--config={file}", f"--workdir={tmp_path / 'run'}"]
     assert call_train_script(monkeypatch, *arguments) == 2
     error = capsys.readouterr().err
-    assert f"error: no checkpoint in {checkpoints} is good:\n  16: params/_METADATA: " in error
+    assert re.search(f"error: .*{checkpoints} .*\n  16: params/_METADATA: ", error)
     assert "Traceback" not in error
     assert files(checkpoints) == before
 
@@ -203,7 +205,7 @@ def test_commands_refuse_a_damaged_checkpoint_by_file_name(run, tmp_path, capsys
     }[command]
     assert main([command, f"--workdir={tmp_path / 'run'}", *extra]) == 2
     captured = capsys.readouterr()
-    assert f"16 is not a good checkpoint: params/d/{damaged.name}: another crc32" in captured.err
+    assert re.search(f"/16 .*: params/d/{damaged.name}: .*crc32", captured.err)
     assert captured.out == ""
 
 
@@ -218,10 +220,10 @@ def test_verify_lists_them_and_accepts_those_of_an_older_version(run, tmp_path, 
     (checkpoints / "16" / MANIFEST).unlink()
     assert main(["verify", workdir]) == 2
     captured = capsys.readouterr()
-    assert "8: DAMAGED: meta/metadata: another crc32 than when it was saved\n" in captured.out
+    assert re.search("^8: DAMAGED: meta/metadata: .*crc32", captured.out, re.M)
     assert f"16: DAMAGED: {MANIFEST}: missing\n" in captured.out
-    assert captured.err == f"error: 2 of 4 checkpoints in {checkpoints} are damaged\n"
+    assert captured.err.startswith("error: 2 of 4 ") and str(checkpoints) in captured.err
     assert main(["verify", workdir, "--accept"]) == 2
     captured = capsys.readouterr()
-    assert "16: accepted as it is, " in captured.out and "error: 1 of 4" in captured.err
+    assert "16: accepted" in captured.out and "error: 1 of 4" in captured.err
     assert list_steps(checkpoints) == [4, 8, 12, 16] and verify(checkpoints / "16") == []

@@ -1,6 +1,7 @@
 """A resume refuses what would train something else, and a command another run's vocabulary."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -88,8 +89,7 @@ def append_pair(corpus, stem="train"):
 def test_another_structure_is_refused_with_a_diff_whatever_is_allowed(run, changes, line):
     config = change(run.config, **changes)
     everything = ("model", "tokenizer", "optimizer")
-    head = f"{run.workdir} holds a run with another model, tokenizer or optimizer:\n"
-    assert_refused(run, config, head + line, allow_changes=everything)
+    assert_refused(run, config, f"{run.workdir} ", line, "--workdir", allow_changes=everything)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_another_structure_is_refused_with_a_diff_whatever_is_allowed(run, chang
 )
 def test_another_schedule_or_data_are_refused_with_the_flag_that_allows_them(run, changes, line):
     name = line.partition(":")[0]
-    head = f"{run.workdir} goes on from step 2, and these changes would train something else:\n"
+    said = f"{run.workdir} ", "step 2", f"\n  {line}\n", f"--allow_changes={name}"
     config = change(run.config, **changes, training__num_steps=9)
-    assert_refused(run, config, f"{head}  {line}\n", f"--allow_changes={name}")
+    assert_refused(run, config, *said)
     other = "optimizer" if not name.startswith("optimizer") else "data"
-    assert_refused(run, config, f"{head}  {line}\n", allow_changes=[other])
+    assert_refused(run, config, *said, allow_changes=[other])
 
 
 @pytest.mark.parametrize("stem", ["train", "valid"])
@@ -126,8 +126,8 @@ def test_the_same_text_elsewhere_is_the_same(run, trained, capsys):
     result = train(change(run.config, training__num_steps=3), run.workdir)
     assert (result.step, result.exit_status) == (3, 0)
     out = capsys.readouterr().out
-    assert "changed since the last start: data.root: " in out
-    assert "changed since the last start: training.num_steps: 2 -> 3" in out
+    assert re.search("changed .*: data.root: ", out)
+    assert re.search("changed .*: training.num_steps: 2 -> 3", out)
     assert "bit-identical" not in out
     (row,) = read_metrics(run.workdir, "resume")
     assert row["step"] == 2 and row["bit_identical"] is True
@@ -139,9 +139,7 @@ def test_allowed_changes_are_logged_and_belong_to_the_run_from_then_on(run, caps
     config = change(run.config, optimizer__learning_rate=0.02, training__num_steps=3)
     result = train(config, run.workdir, allow_changes=["optimizer.learning_rate", "data"])
     assert (result.step, result.exit_status) == (3, 0)
-    assert "changed since the last start: optimizer.learning_rate: 0.01 -> 0.02" in (
-        capsys.readouterr().out
-    )
+    assert re.search("changed .*: optimizer.learning_rate: 0.01 -> 0.02", capsys.readouterr().out)
     (row,) = read_metrics(run.workdir, "resume")
     assert (row["step"], row["bit_identical"]) == (2, False)
     assert row["changes"]["optimizer.learning_rate"] == [0.01, 0.02]
@@ -172,10 +170,8 @@ def test_another_version_is_logged(run, monkeypatch, capsys):
     monkeypatch.setattr(describe, lambda mesh: versions | {"jaxlib": "0.0.1"})
     train(change(run.config, training__num_steps=3), run.workdir)
     out = capsys.readouterr().out
-    assert (
-        f"changed since the last start: versions.jaxlib: '{versions['jaxlib']}' -> '0.0.1'" in out
-    )
-    assert "not bit-identical from here on: versions.jaxlib" in out
+    assert re.search(f"changed .*: versions.jaxlib: '{versions['jaxlib']}' -> '0.0.1'", out)
+    assert re.search("not bit-identical .*: versions.jaxlib", out)
     assert read_metrics(run.workdir, "resume")[0]["bit_identical"] is False
 
 
@@ -209,7 +205,7 @@ def test_another_vocabulary_is_refused_by_training_and_by_every_command(run, voc
     assert meta["identity"]["tokenizers"] == list(newest.tokenizers)
 
     vocabulary.save(run.workdir / "tokenizer.model")
-    file = f"{run.workdir}/tokenizer.model is not the vocabulary that "
+    file = f"{run.workdir}/tokenizer.model "
     assert_refused(run, run.config, file, vocabulary.fingerprint, newest.tokenizers[0])
     capsys.readouterr()
     commands = [average]
@@ -229,7 +225,7 @@ def test_a_lost_vocabulary_is_not_replaced_by_another(run):
     for suffix in ("en", "fr"):
         path = run.corpus / f"train.{suffix}"
         path.write_text(path.read_text().upper())
-    with pytest.raises(InputError, match="tokenizer.model is not the vocabulary that the run in"):
+    with pytest.raises(InputError, match=f"{run.workdir}/tokenizer.model .*vocabulary"):
         train(run.config, run.workdir, allow_changes=["data", "tokenizer"])
 
 
@@ -239,5 +235,5 @@ def test_another_configuration_is_refused_by_every_command(run, capsys):
     for command in (["evaluate"], ["translate", f"--input={__file__}"], ["average", "--last=1"]):
         assert main([command[0], f"--workdir={run.workdir}", *command[1:]]) == 2
         err = capsys.readouterr().err
-        assert err.startswith(f"error: {file} is not of the model that ")
+        assert err.startswith(f"error: {file} ")
         assert "  model.norm: 'post' -> 'pre'\n" in err

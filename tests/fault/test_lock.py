@@ -21,14 +21,14 @@ def test_two_runs_in_one_workdir(soak, tiny_run, tmp_path):
     pid = first.process.pid
     refused = [line for line in second.lines if line.startswith("error: ")]
     assert len(refused) == 1 and "Traceback" not in second.output
-    assert re.search(rf"workdir {workdir} is in use by process {pid} on \S+, since 20", refused[0])
+    assert re.search(rf"{workdir} .*process {pid} on \S+, since 20", refused[0])
     reached = first.reached
     assert first.wait_for(lambda: first.reached > reached)  # it takes no notice
 
     first.kill()
     third = tiny_run.start(workdir, "--config.training.num_steps=40", "--allow_changes=training")
     assert third.wait_for(lambda: third.resumed is not None), third.output
-    assert f"lock of process {pid} on " in third.output and "is stale; taken over" in third.output
+    assert re.search(rf"{workdir}/lock .*process {pid} on .*stale", third.output)
     third.kill()
 
 
@@ -38,7 +38,7 @@ def test_a_workdir_that_vanishes_ends_the_run_and_is_not_made_again(tiny_run, tm
     assert start.wait_for(lambda: start.reached)
     os.rename(workdir, tmp_path / "moved")
     start.finish(2)
-    assert f"error: {workdir / 'lock'} is gone: the workdir was deleted or moved" in start.output
+    assert re.search(f"error: {workdir / 'lock'} .*deleted or moved", start.output)
     assert "Traceback" not in start.output
     assert not workdir.exists()
     again = tiny_run.start(tmp_path / "moved", LONG)

@@ -1,5 +1,6 @@
 """Batches that give NaN or spoil the model: what they cost, and that resuming changes nothing."""
 
+import re
 import shutil
 import signal
 
@@ -14,7 +15,7 @@ from training_run import (
     write_corpus,
 )
 
-import jaxformer.data.loader
+import jaxformer.data.pair_dataset
 from jaxformer.decoding.translator import abstract_params
 from jaxformer.models.transformer import Transformer
 from jaxformer.storage.checkpoint import list_steps, load_params
@@ -53,7 +54,7 @@ def quick_evaluation(monkeypatch):
 
 def damage(monkeypatch, steps, change_batch):
     """Call `change_batch(batch, step)` on the batches of `steps`, counted from 0."""
-    make_batch = jaxformer.data.loader.make_batch
+    make_batch = jaxformer.data.pair_dataset.make_batch
 
     def make_damaged(corpus, plan, step, *rest, **named):
         batch = make_batch(corpus, plan, step, *rest, **named)
@@ -61,7 +62,7 @@ def damage(monkeypatch, steps, change_batch):
             change_batch(batch, step)
         return batch
 
-    monkeypatch.setattr(jaxformer.data.loader, "make_batch", make_damaged)
+    monkeypatch.setattr(jaxformer.data.pair_dataset, "make_batch", make_damaged)
 
 
 def poison(monkeypatch, steps):
@@ -127,8 +128,8 @@ def test_a_batch_of_nan_costs_its_own_update_and_nothing_else(config, tmp_path, 
     assert_same(params_of(tmp_path / "run", 3), params_of(tmp_path / "run", 2))
     assert differ(params_of(tmp_path / "run", 4), params_of(tmp_path / "run", 3))
     (skipped,) = read_metrics(tmp_path / "run", "skipped")
-    reason = "the loss is nan, the gradient's norm nan"
-    assert skipped == {"step": 3, "split": "skipped", "batch": 2, "reason": reason}
+    assert skipped.pop("reason").count("nan") == 2  # of the loss and of the gradient's norm
+    assert skipped == {"step": 3, "split": "skipped", "batch": 2}
     rows = read_metrics(tmp_path / "run", "train")
     assert [row["skipped"] for row in rows] == [0, 1]
     assert all(np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"]) for row in rows)
@@ -155,7 +156,7 @@ def test_nan_for_ever_ends_the_run_and_only_good_states_are_saved(config, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         poison(patch, FOREVER)
         for _ in range(2):
-            with pytest.raises(FloatingPointError, match=f"10 updates in a row .* steps {steps}: "):
+            with pytest.raises(FloatingPointError, match=f"10 updates .*{steps}\\b"):
                 train(config, workdir)
             assert list_steps(workdir / "checkpoints") == [6, 12, 18]
             assert steps_of(workdir, "skipped") == list(range(10, 20))
@@ -202,7 +203,8 @@ def test_a_spike_is_answered_as_if_all_updates_since_the_checkpoint_were_skipped
 
 def test_spikes_in_a_row_go_back_further_each_time_and_end_the_run(spiking, tmp_path, monkeypatch):
     scramble(monkeypatch, range(26, 1_000_000))
-    with pytest.raises(FloatingPointError, match="up to 34 is .* 3 times has not helped"):
+    match = r"\b34\b.*training.spike_factor=1.2 .*\b3 .*optimizer.learning_rate"
+    with pytest.raises(FloatingPointError, match=match):
         train(spiking, tmp_path)
     rows = read_metrics(tmp_path, "rollback")
     assert [(row["step"], row["checkpoint"]) for row in rows] == [(28, 24), (30, 16), (32, 8)]
@@ -219,6 +221,6 @@ def test_a_damaged_checkpoint_is_not_gone_back_to(spiking, tmp_path, monkeypatch
     (damaged / "meta" / "metadata").write_bytes(b"{")
     assert train(change(config, training__num_steps=30), tmp_path).step == 30
     out = capsys.readouterr().out
-    assert "REFUSED: the checkpoint of step 24" in out and "meta/metadata" in out
+    assert re.search("REFUSED: .*step 24 .*meta/metadata", out)
     (row,) = read_metrics(tmp_path, "rollback")
     assert (row["step"], row["checkpoint"]) == (28, 16)

@@ -1,5 +1,6 @@
 """A run that goes on elsewhere: the same data in the same order, the same loss but for rounding."""
 
+import re
 import shutil
 
 import jax
@@ -139,7 +140,7 @@ def test_the_data_go_on_in_order_and_the_loss_agrees(
             np.testing.assert_array_equal, stored_params(workdir, END), stored_params(whole, END)
         )
     else:
-        assert "not bit-identical from here on: hardware.devices, hardware.mesh" in out
+        assert re.search("not bit-identical .*: hardware.devices, hardware.mesh", out)
         assert rows[0]["changes"]["hardware.devices"] == [begun, devices]
         assert rows[0]["bit_identical"] is False and rows[0]["step"] == STOP
     saved = read_identity(workdir / "checkpoints" / str(END))

@@ -23,9 +23,9 @@ def test_a_run_that_hangs_ends_with_70_and_goes_on(soak, tiny_run, patched, tmp_
     workdir = tmp_path / "run"
     hung = tiny_run.start(workdir, "--config.training.watchdog_seconds=5", program=patched(HANG))
     hung.finish(70)
-    (line,) = [line for line in hung.lines if line.startswith("error: no sign of life for ")]
-    assert "after step 12, while training; process " in line
-    assert f"its stacks are in {workdir / 'stacks.txt'}" in line
+    (line,) = [line for line in hung.lines if line.startswith("error: ")]
+    assert "no sign of life" in line and "step 12, while training" in line
+    assert str(workdir / "stacks.txt") in line and "the same command" in line
     assert "in take_or_hang" in hung.output
     assert "in take_or_hang" in (workdir / "stacks.txt").read_text()
     again = tiny_run.start(workdir)

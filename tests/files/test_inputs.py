@@ -20,7 +20,7 @@ def pipe_with(path, text):
 
 def test_lines_of_a_pipe_are_never_counted(tmp_path):
     pipe = pipe_with(tmp_path / "pipe", "one\ntwo\n")
-    with pytest.raises(ValueError, match="would use them up"):
+    with pytest.raises(ValueError, match="is not a regular file"):
         count_lines(pipe)
     require_readable(pipe)
     assert list(read_lines(pipe)) == ["one", "two"]
@@ -59,5 +59,5 @@ def test_pipes_of_different_lengths_are_counted_to_their_ends(tmp_path, source, 
 
 def test_one_pipe_is_no_pair(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="one pipe"):
+    with pytest.raises(InputError, match=f"{tmp_path}/pipe .* pipe;"):
         FilePair(tmp_path / "pipe", tmp_path / "pipe")

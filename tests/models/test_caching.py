@@ -37,7 +37,7 @@ def close(actual, expected):
 
 def start(model, params):
     variables = {"params": params}
-    encoded, _ = model.apply(variables, INPUTS, inputs_mask=INPUTS_MASK, method="encode")
+    encoded = model.apply(variables, INPUTS, inputs_mask=INPUTS_MASK, method="encode").states
     return model.apply(
         variables,
         encoded,
@@ -77,19 +77,20 @@ def decoder(request, parameters_of, stack_layers):
 
 @pytest.mark.parametrize("parts", [(2, 1, 1, 1), (1, 1, 1, 1, 1), (1, 2, 2)], ids=str)
 def test_cached_logits_and_weights_equal_the_whole(decoder, parts):
-    (cache, (expected, expected_weights)), step = decoder
+    (cache, expected), step = decoder
     logits, weights, done = [], [], 0
     for part in parts:
-        out, cache, seen = step(TOKENS[:, done : done + part], cache)
-        logits.append(out)
-        weights.append(seen)
+        out = step(TOKENS[:, done : done + part], cache)
+        cache = out.cache
+        logits.append(out.logits)
+        weights.append(out.attention)
         done += part
         assert int(cache.index) == done
-    close(np.concatenate(logits, 1), expected)
-    close(np.concatenate([seen.cross for seen in weights], axis=3), expected_weights.cross)
+    close(np.concatenate(logits, 1), expected.logits)
+    close(np.concatenate([seen.cross for seen in weights], axis=3), expected.attention.cross)
     own = np.concatenate([seen.decoder for seen in weights], axis=3)
     assert own.shape[-1] == ROOM
-    close(own[..., :LENGTH], expected_weights.decoder)
+    close(own[..., :LENGTH], expected.attention.decoder)
     assert not own[..., LENGTH:].any()
 
 

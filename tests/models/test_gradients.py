@@ -10,7 +10,7 @@ from jaxformer.models.transformer import Transformer
 from jaxformer.ops.differentiation import plain_derivatives
 from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
 from jaxformer.parallel.sharding import path_name
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 
 CONFIG = TransformerConfig(
     vocab_size=23, num_encoder_layers=1, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2
@@ -22,7 +22,8 @@ DIRECTION = np.random.default_rng(3).normal(size=(3, 5, 23)).astype(np.float32)
 
 def gradient_of(config, params):
     def total(params):
-        return jnp.sum(Transformer(config).apply({"params": params}, INPUTS, TOKENS) * DIRECTION)
+        output = Transformer(config).apply({"params": params}, INPUTS, TOKENS)
+        return jnp.sum(output.logits * DIRECTION)
 
     return jax.device_get(jax.jit(jax.grad(total))(params))
 
@@ -86,8 +87,8 @@ def test_remat_in_scanned_layers_gives_the_same_gradient(
 
 def loss_of_logits(config):
     def loss(params):
-        logits = Transformer(config).apply({"params": params}, INPUTS, shift_right(TOKENS, 2))
-        return jnp.sum(label_smoothed_cross_entropy(logits, TOKENS, 0.1).loss)
+        output = Transformer(config).apply({"params": params}, INPUTS, shift_right(TOKENS, 2))
+        return jnp.sum(label_smoothed_cross_entropy(output.logits, TOKENS, 0.1).loss)
 
     return loss
 
@@ -95,8 +96,8 @@ def loss_of_logits(config):
 def loss_of_chunks(config):
     def loss(params):
         batch = {"inputs": jnp.asarray(INPUTS), "targets": jnp.asarray(TOKENS)}
-        task = Translation(config, pad_id=0, bos_id=2)
-        return task.loss_sums(params, batch, label_smoothing=0.1, chunk_tokens=4)["loss"]
+        task = Translation(config, pad_id=0, bos_id=2, label_smoothing=0.1, chunk_tokens=4)
+        return task.loss_sums(params, batch)["loss"]
 
     return loss
 

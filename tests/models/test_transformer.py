@@ -29,9 +29,13 @@ TOKENS = np.random.default_rng(2).integers(0, 23, (3, 5)).astype(np.int32)
 PACKED_ROWS = [[(0, 2, 1), (1, 1, 2), (2, 2, 1)], [(2, 2, 1), (0, 2, 1), (1, 1, 2)], []]
 
 
-def logits_of(params, inputs=INPUTS, tokens=TOKENS, config=CONFIG, **arguments):
+def output_of(params, inputs=INPUTS, tokens=TOKENS, config=CONFIG, **arguments):
     arguments = {"inputs_mask": INPUTS_MASK} | arguments
     return Transformer(config).apply({"params": params}, inputs, tokens, **arguments)
+
+
+def logits_of(params, *inputs, **arguments):
+    return output_of(params, *inputs, **arguments).logits
 
 
 def all_equations(jaxpr):
@@ -50,7 +54,12 @@ def is_jaxpr(value):
 def trace(config, **arguments):
     token = jnp.zeros((1, 1), jnp.int32)
     shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)["params"]
-    return jax.make_jaxpr(lambda params: logits_of(params, config=config, **arguments))(shapes)
+
+    def logits_and_attention(params):
+        output = output_of(params, config=config, **arguments)
+        return output.logits, output.attention
+
+    return jax.make_jaxpr(logits_and_attention)(shapes)
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +150,21 @@ def test_packed_logits_equal_unpacked_ones(parameters_of, positions):
 def run_scanned(params, **changes):
     """Compiled: outside of `jit` a scan would be compiled again at each call."""
     config = replace(CONFIG, scan_layers=True, **changes)
-    return jax.jit(lambda p: logits_of(p, config=config, return_attention=True))(params)
+    return jax.jit(lambda p: output_of(p, config=config, return_attention=True))(params)
 
 
 def test_scanned_layers_equal_unrolled_ones(params, logits, stack_layers):
-    scanned, weights = run_scanned(stack_layers(params))
-    np.testing.assert_allclose(scanned, logits, atol=1e-5)
-    _, expected = logits_of(params, return_attention=True)
-    for actual, wanted in zip(weights, expected, strict=True):
+    scanned = run_scanned(stack_layers(params))
+    np.testing.assert_allclose(scanned.logits, logits, atol=1e-5)
+    expected = output_of(params, return_attention=True)
+    for actual, wanted in zip(scanned.attention, expected.attention, strict=True):
         np.testing.assert_allclose(actual, wanted, atol=1e-5)
 
 
 def test_returned_attention_changes_no_logits(params, logits):
-    with_weights, weights = logits_of(params, return_attention=True)
-    np.testing.assert_array_equal(with_weights, logits)
-    assert {w.dtype for w in weights} == {jnp.dtype("float32")}
+    output = output_of(params, return_attention=True)
+    np.testing.assert_array_equal(output.logits, logits)
+    assert {w.dtype for w in output.attention} == {jnp.dtype("float32")}
 
 
 def test_attention_is_stacked_only_on_request():
@@ -203,7 +212,8 @@ def test_dropout_follows_its_key(params, logits):
 
 
 def test_bfloat16_computes_norms_and_softmax_in_float32(params, logits, stack_layers):
-    low, weights = run_scanned(stack_layers(params), dtype="bfloat16")
+    output = run_scanned(stack_layers(params), dtype="bfloat16")
+    low, weights = output.logits, output.attention
     assert low.dtype == jnp.float32
     assert np.any(low != low.astype(jnp.bfloat16).astype(jnp.float32))  # and not rounded before
     assert {w.dtype for w in weights} == {jnp.dtype("float32")}

@@ -63,16 +63,16 @@ def outputs(request, parameters_of):
     config = replace(CONFIG, **VARIANTS[request.param])
     model, params = Transformer(config), parameters_of(config)
     inputs, decoder_inputs = sample_ids(config)
-    logits, weights = model.apply(
+    output = model.apply(
         {"params": params},
         inputs,
         decoder_inputs,
         inputs_mask=INPUTS_MASK,
         return_attention=True,
     )
-    encoded, _ = model.apply({"params": params}, inputs, inputs_mask=INPUTS_MASK, method="encode")
+    encoded = model.apply({"params": params}, inputs, inputs_mask=INPUTS_MASK, method="encode")
     expected = reference.transformer(params, config, inputs, decoder_inputs, INPUTS_MASK)
-    return config, logits, encoded, weights, expected
+    return config, output.logits, encoded.states, output.attention, expected
 
 
 def test_variants_cover_every_choice():
@@ -111,7 +111,7 @@ def test_attention_weights_equal_the_reference(outputs):
 def test_logits_without_a_mask_equal_the_reference(parameters_of):
     params = parameters_of(CONFIG)
     inputs, decoder_inputs = sample_ids(CONFIG)
-    logits = Transformer(CONFIG).apply({"params": params}, inputs, decoder_inputs)
+    logits = Transformer(CONFIG).apply({"params": params}, inputs, decoder_inputs).logits
     close(logits, reference.transformer(params, CONFIG, inputs, decoder_inputs).logits)
 
 

@@ -1,3 +1,5 @@
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -25,14 +27,14 @@ def call(dtype="bfloat16", head_dim=64, queries=256, keys=256, **fields):
 def test_auto_chooses_by_platform():
     padded = call(key_lengths=LENGTHS)
     packed = call(query_segments=SEGMENTS, key_segments=SEGMENTS)
-    assert choose("auto", Backend("cpu"), *padded) == ("reference", "no fused kernel for cpu")
-    assert choose("auto", HOPPER, *padded) == ("cudnn", "fused, for gpu")
-    assert choose("auto", TPU, *packed) == ("splash", "fused, for tpu")
+    for backend, call_, expected in (
+        (Backend("cpu"), padded, "reference"), (HOPPER, padded, "cudnn"), (TPU, packed, "splash"),
+    ):  # fmt: skip
+        choice = choose("auto", backend, *call_)
+        assert choice.implementation == expected and backend.platform in choice.reason
     assert choose("auto", HOPPER, *packed).implementation == "reference"
-    assert choose("auto", TPU, *call(queries=64)) == (
-        "reference",
-        "splash would pad rows to 128 tokens",
-    )
+    short = choose("auto", TPU, *call(queries=64))
+    assert short.implementation == "reference" and "128 tokens" in short.reason
     assert choose("auto", HOPPER, *padded, dropout=True).implementation == "reference"
     assert choose("auto", Backend("rocm"), *padded).implementation == "reference"
     assert current_backend() == Backend("cpu", unplaced=True)
@@ -51,35 +53,35 @@ def test_a_program_for_another_platform_gets_the_attention_of_that():
 @pytest.mark.parametrize(
     ("implementation", "backend", "changes", "modes", "reason"),
     [
-        ("cudnn", Backend("cpu"), {}, {}, "cuDNN needs an NVIDIA GPU, and this is a cpu"),
-        ("cudnn", Backend("gpu", (7, 5)), {}, {}, "capability 8.0, this GPU has 7.5"),
-        ("cudnn", HOPPER, {"dtype": "float32"}, {}, "bfloat16 or float16, not float32"),
-        ("cudnn", HOPPER, {"head_dim": 20}, {}, "head_dim of 8, 16, ... 256, not 20"),
-        ("cudnn", Backend("gpu", (8, 6)), {"head_dim": 136}, {}, "8, 16, ... 128, not 136"),
-        ("cudnn", HOPPER, {"queries": 7}, {}, "even lengths, not 7 queries and 256 keys"),
-        ("cudnn", HOPPER, {"query_segments": SEGMENTS}, {}, "which packed rows need"),
-        ("cudnn", HOPPER, {"mask": MASK}, {}, "cudnn takes no mask of bool"),
-        ("cudnn", HOPPER, {}, {"dropout": True}, "cudnn has no attention dropout"),
-        ("cudnn", HOPPER, {}, {"return_weights": True}, "cudnn returns no weights"),
-        ("splash", HOPPER, {}, {}, "splash needs a TPU, and this is a gpu"),
-        ("splash", TPU, {"dtype": "float16"}, {}, "bfloat16 or float32, not float16"),
-        ("splash", TPU._replace(unplaced=True), {}, {}, "several devices needs jax.set_mesh"),
-        ("splash", TPU, {"mask": MASK}, {}, "splash takes no mask of bool"),
-        ("xla", TPU, {"dtype": "float16"}, {}, "xla takes no float16 on a tpu"),
-        ("xla", Backend("cpu"), {}, {"dropout": True}, "xla has no attention dropout"),
-        ("xla", Backend("cpu"), {}, {"return_weights": True}, "xla returns no weights"),
+        ("cudnn", Backend("cpu"), {}, {}, "NVIDIA GPU.* cpu"),
+        ("cudnn", Backend("gpu", (7, 5)), {}, {}, "8.0.* 7.5"),
+        ("cudnn", HOPPER, {"dtype": "float32"}, {}, "bfloat16 or float16.* float32"),
+        ("cudnn", HOPPER, {"head_dim": 20}, {}, "head_dim .* 256.* 20"),
+        ("cudnn", Backend("gpu", (8, 6)), {"head_dim": 136}, {}, "head_dim .* 128.* 136"),
+        ("cudnn", HOPPER, {"queries": 7}, {}, "even .* 7 queries.* 256 keys"),
+        ("cudnn", HOPPER, {"query_segments": SEGMENTS}, {}, "packed rows .*cuDNN"),
+        ("cudnn", HOPPER, {"mask": MASK}, {}, "cudnn .*bool"),
+        ("cudnn", HOPPER, {}, {"dropout": True}, "cudnn .*dropout"),
+        ("cudnn", HOPPER, {}, {"return_weights": True}, "cudnn .*weights"),
+        ("splash", HOPPER, {}, {}, "TPU.* gpu"),
+        ("splash", TPU, {"dtype": "float16"}, {}, "bfloat16 or float32.* float16"),
+        ("splash", TPU._replace(unplaced=True), {}, {}, "jax.set_mesh"),
+        ("splash", TPU, {"mask": MASK}, {}, "splash .*bool"),
+        ("xla", TPU, {"dtype": "float16"}, {}, "float16 .*tpu"),
+        ("xla", Backend("cpu"), {}, {"dropout": True}, "xla .*dropout"),
+        ("xla", Backend("cpu"), {}, {"return_weights": True}, "xla .*weights"),
     ],
 )
 def test_each_refusal(implementation, backend, changes, modes, reason):
     arguments = backend, *call(**changes)
-    assert reason in refusal(implementation, *arguments, **modes)
+    assert re.search(reason, refusal(implementation, *arguments, **modes))
     assert refusal("reference", *arguments, **modes) == ""
     assert choose(implementation, *arguments, **modes).implementation == "reference"
     with pytest.raises(InputError) as caught:
         choose(implementation, *arguments, **modes, strict=True)
     message = str(caught.value)
-    assert f"model.attention_implementation='{implementation}' cannot be used" in message
-    assert reason in message
+    assert message.startswith(f"model.attention_implementation='{implementation}' ")
+    assert re.search(reason, message)
     assert message.endswith("--config.model.attention_implementation=auto")
 
 

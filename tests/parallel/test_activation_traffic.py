@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
+from jaxformer.config import MeshConfig, OptimizerConfig
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import (
     batch_sharding,
-    cut_like_batch,
     parameter_shardings,
     replicated,
+    shard_like_batch,
 )
 from jaxformer.planning.collectives import read_collectives
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.program import TrainingProgram
 
 MODEL = TransformerConfig(
@@ -45,9 +45,8 @@ def batch_shapes(mesh, rows, packed):
 
 def train_step(mesh, config, batch):
     """The program text of an update."""
-    program = TrainingProgram(
-        Translation(config, pad_id=0, bos_id=2), OptimizerConfig(), TrainingConfig(num_steps=20)
-    )
+    objective = Translation(config, pad_id=0, bos_id=2, label_smoothing=0.1)
+    program = TrainingProgram(objective, OptimizerConfig(), num_steps=20)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated(mesh))
     step = program.train_step(mesh)
@@ -56,10 +55,10 @@ def train_step(mesh, config, batch):
 
 def evaluation_step(mesh, config, batch):
     """The program text of the sums of an evaluation."""
-    task = Translation(config, pad_id=0, bos_id=2)
+    task = Translation(config, pad_id=0, bos_id=2, label_smoothing=0.1)
     params = jax.eval_shape(task.init, jax.random.key(0))
     step = jax.jit(
-        lambda params, batch: task.loss_sums(params, batch, label_smoothing=0.1, mesh=mesh),
+        lambda params, batch: task.loss_sums(params, batch, mesh=mesh),
         in_shardings=(parameter_shardings(params, mesh), batch_sharding(mesh)),
         out_shardings=replicated(mesh),
     )
@@ -99,7 +98,7 @@ def test_an_evaluation_gathers_no_activation(capfd):
 
 
 def look_up(table, ids):
-    return cut_like_batch(table[ids])
+    return shard_like_batch(table[ids])
 
 
 @pytest.mark.parametrize(

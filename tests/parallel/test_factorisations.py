@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
+from jaxformer.config import MeshConfig, OptimizerConfig
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.checks.memory import bytes_per_device
 from jaxformer.training.program import TrainingProgram
 from jaxformer.training.state import state_shardings
@@ -42,7 +42,7 @@ def batches():
 
 
 PROGRAM = TrainingProgram(
-    Translation(MODEL, pad_id=0, bos_id=2), OPTIMIZER, TrainingConfig(num_steps=STEPS)
+    Translation(MODEL, pad_id=0, bos_id=2, label_smoothing=0.1), OPTIMIZER, num_steps=STEPS
 )
 
 
@@ -52,7 +52,7 @@ def train(mesh, first):
     state, losses = jax.device_put(first, state_shardings(abstract, mesh)), []
     for batch in batches():
         state, sums = step(state, shard_batch(batch, mesh), jax.random.key(1))
-        losses.append(float(sums["loss"]) / float(sums["tokens"]))
+        losses.append(float(sums["loss"]) / float(sums["weight"]))
     return losses, abstract
 
 

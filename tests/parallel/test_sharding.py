@@ -19,7 +19,7 @@ from jaxformer.parallel.sharding import (
     place_like_parameters,
     shard_batch,
 )
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.optimizer import make_optimizer, make_schedule
 from jaxformer.training.state import make_init, state_shardings
 

@@ -40,7 +40,7 @@ def test_rows_lie_one_below_the_other():
     assert share.slices(16) == [slice(0, 4), slice(8, 12)]
     assert share.global_rows(8) == 16
     assert [share.local_row(row, 16) for row in (0, 3, 8, 11)] == [0, 3, 4, 7]
-    with pytest.raises(IndexError, match="row 4 of 16 belongs to another process"):
+    with pytest.raises(IndexError, match="row 4 of 16 "):
         share.local_row(4, 16)
 
 

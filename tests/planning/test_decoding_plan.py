@@ -135,7 +135,8 @@ def test_the_compiled_search_runs(beam):
     run, plan = beam
     compiled = compile_decoding(run, plan.shape)
     params = jax.jit(
-        run.task.init, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, run.abstract.params)
+        run.objective.init,
+        out_shardings=jax.tree.map(lambda leaf: leaf.sharding, run.abstract.params),
     )(jax.random.key(0))
     inputs, limits = jax.numpy.full((32, 16), 5), jax.numpy.full((32,), 24)
     result = compiled(params, shard_rows(inputs, run.mesh), shard_rows(limits, run.mesh))

@@ -105,10 +105,10 @@ def test_a_slice_that_does_not_exist_is_refused(monkeypatch, with_libtpu):
     monkeypatch.setattr(topologies, "get_topology_desc", refuse)
     with pytest.raises(InputError) as refused:
         tpu_devices("v5e:3x3")
-    assert str(refused.value) == (
-        "--topology=v5e:3x3 is no slice that libtpu knows (INVALID_ARGUMENT: no such thing); "
-        "slices are named like v4:2x2x2, v5e:16x16, v5p:4x4x4, v6e:16x16"
-    )
+    message = str(refused.value)
+    assert message.startswith("--topology=v5e:3x3 ")
+    assert "INVALID_ARGUMENT: no such thing" in message and "more" not in message
+    assert "v4:2x2x2, v5e:16x16, v5p:4x4x4, v6e:16x16" in message
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):
@@ -116,19 +116,21 @@ def test_without_libtpu_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as refused:
         tpu_devices("v5p:4x4x4")
-    assert 'pip install "jax[tpu]", or use --devices=64' in str(refused.value)
+    message = str(refused.value)
+    assert "--topology=v5p:4x4x4 " in message
+    assert 'pip install "jax[tpu]"' in message and "--devices=64" in message
 
 
 @pytest.mark.parametrize("name", ["v5e-256", "16x16", "v5e:16", "v5e:4x4x4x4", ""])
 def test_other_names_are_refused(name):
-    with pytest.raises(InputError, match="is not a generation and chips along each axis, such as"):
+    with pytest.raises(InputError, match=f"--topology={name} .*v4:2x2x2, v5e:16x16"):
         tpu_devices(name)
 
 
 def test_devices_that_are_here():
     assert present_devices(8) == jax.devices()
     assert present_devices(2) == jax.devices()[:2]
-    with pytest.raises(InputError, match="--devices=0 must be at least 1"):
+    with pytest.raises(InputError, match="--devices=0 .*at least 1"):
         present_devices(0)
-    with pytest.raises(InputError, match="--devices=9: there are 8 of cpu"):
+    with pytest.raises(InputError, match="--devices=9: .* 8 .*cpu.*JAX_PLATFORMS=cpu"):
         present_devices(9)

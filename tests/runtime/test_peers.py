@@ -114,8 +114,8 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     for index in others:
         message, status = ends[index][0]
         assert message.startswith(f"error: process {lost} (") and ", pid " in message
-        assert "connection is closed: it died" in message and status == LOST_STATUS == 71
-        assert "at step 1,234 when last heard" in message
+        assert "connection" in message and status == LOST_STATUS == 71
+        assert "step 1,234 " in message and "the same command" in message
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -139,7 +139,7 @@ def test_a_process_that_fails_tells_the_others_why_and_how(failing):
     for index in others:
         message, status = ends[index][0]
         assert message.startswith(f"error: process {failing} (") and status == 2
-        assert message.endswith("ended: InputError: no such file")
+        assert message.endswith("InputError: no such file")
 
 
 def test_whoever_parts_after_the_others_is_not_lost():
@@ -155,9 +155,7 @@ def test_whoever_parts_after_the_others_is_not_lost():
 
 def test_processes_that_do_not_come_are_named(monkeypatch):
     monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.5)
-    with pytest.raises(
-        TimeoutError, match="process 1, 2 did not connect to process 0 on 127.0.0.1"
-    ):
+    with pytest.raises(TimeoutError, match="process 1, 2 .*process 0 on 127.0.0.1 .* 0.5 s"):
         Peers.listen(3, "127.0.0.1", lambda text: None, timeout=30.0)
 
 
@@ -227,7 +225,7 @@ def test_strangers_do_not_put_off_the_end_of_waiting(monkeypatch):
         raise AssertionError("process 0 still waits")
 
     def listen():
-        with pytest.raises(TimeoutError, match="process 1 did not connect"):
+        with pytest.raises(TimeoutError, match="process 1 .*process 0"):
             Peers.listen(2, "127.0.0.1", published.append, timeout=30.0)
 
     together(listen, come)

@@ -22,7 +22,7 @@ config = TransformerConfig(vocab_size=50, num_encoder_layers=5, num_decoder_laye
                            remat_policy=sys.argv[1] if sys.argv[1] != "plain" else "nothing")
 model, ids = Transformer(config), jnp.ones((16, 64), jnp.int32)
 params = model.init(jax.random.key(0), ids, ids)["params"]
-loss = lambda params: jnp.sum(jnp.sin(model.apply({"params": params}, ids, ids)))
+loss = lambda params: jnp.sum(jnp.sin(model.apply({"params": params}, ids, ids).logits))
 step = jax.jit(jax.grad(loss)).lower(params).compile()
 size = sum(jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(step(params)))
 print(step.memory_analysis().temp_size_in_bytes / 1e6, float(size), step.cost_analysis()["flops"])

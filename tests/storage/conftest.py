@@ -1,6 +1,7 @@
 """What the tests of checkpoints share."""
 
 import pytest
+from saved_states import ranked_by
 
 from jaxformer.storage.checkpoint import Checkpointer
 
@@ -11,7 +12,7 @@ def open_checkpointer(tmp_path):
     opened, said = [], []
 
     def make(*, directory=tmp_path, **settings):
-        settings = {"keep": 9, "best_metric": "bleu", "report": said.append} | settings
+        settings = {"keep": 9, "ranking": ranked_by("bleu"), "report": said.append} | settings
         opened.append(Checkpointer(directory, **settings))
         return opened[-1]
 

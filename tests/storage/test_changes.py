@@ -27,7 +27,8 @@ RUN = Path("runs/a")
 def test_flatten_names_every_field_once():
     flat = flatten(Config())
     assert flat["seed"] == 0 and flat["model.d_model"] == 512 and flat["mesh.data"] == -1
-    assert len(flat) == 1 + sum(len(v) for v in Config().to_dict().values() if isinstance(v, dict))
+    assert len(flat) == len(field_types())
+    assert len(flat) == 4 + sum(len(v) for v in Config().to_dict().values() if isinstance(v, dict))
 
 
 def test_every_name_in_the_tables_exists():
@@ -109,25 +110,21 @@ def test_a_changed_structure_is_refused_whatever_is_allowed():
     for step in (None, 60):
         with pytest.raises(InputError) as refused:
             check_changes(changes, ["model", "optimizer", "seed"], RUN, step)
-        assert str(refused.value) == (
-            "runs/a holds a run with another model, tokenizer or optimizer:\n"
-            "  model.d_model: 512 -> 256\n"
-            "  optimizer.ema_decay: 0.0 -> 0.9\n"
-            "choose another --workdir, or go back to the old values"
-        )
+        first, *changed, last = str(refused.value).split("\n")
+        assert first.startswith("runs/a ")
+        assert changed == ["  model.d_model: 512 -> 256", "  optimizer.ema_decay: 0.0 -> 0.9"]
+        assert "another --workdir" in last and "old values" in last
 
 
 def test_changed_training_is_refused_with_the_flag_that_allows_it():
     changes = changes_of(optimizer__learning_rate=2.0, data__max_length=99, training__num_steps=5)
     with pytest.raises(InputError) as refused:
         check_changes(changes, [], RUN, 12_000)
-    assert str(refused.value) == (
-        "runs/a goes on from step 12,000, and these changes would train something else:\n"
-        "  data.max_length: 256 -> 99\n"
-        "  optimizer.learning_rate: 1.0 -> 2.0\n"
-        "go back to the old values, choose another --workdir, or train on with the new ones: "
-        "--allow_changes=data.max_length,optimizer.learning_rate"
-    )
+    first, *changed, last = str(refused.value).split("\n")
+    assert first.startswith("runs/a ") and "step 12,000" in first
+    assert changed == ["  data.max_length: 256 -> 99", "  optimizer.learning_rate: 1.0 -> 2.0"]
+    assert "old values" in last and "another --workdir" in last
+    assert last.endswith("--allow_changes=data.max_length,optimizer.learning_rate")
     with pytest.raises(InputError, match=r"--allow_changes=optimizer.learning_rate$"):
         check_changes(changes, ["data"], RUN, 12_000)
 
@@ -154,7 +151,6 @@ def test_names_that_do_not_exist_are_refused():
     check_names(["seed", "data", "optimizer.learning_rate", *TEXTS])
     with pytest.raises(InputError) as refused:
         check_names(["data", "optimizer.learning_rat"])
-    assert str(refused.value) == (
-        "--allow_changes=optimizer.learning_rat: no such field or section; nearest: "
-        "optimizer.learning_rate"
-    )
+    message = str(refused.value)
+    assert message.startswith("--allow_changes=optimizer.learning_rat: ")
+    assert message.endswith("nearest: optimizer.learning_rate")

@@ -1,6 +1,7 @@
 """Training states on disk: what comes back, what is kept, and how a save may fail."""
 
 import json
+import re
 import threading
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from root_powers import without_root_powers
-from saved_states import abstract, assert_same, make_state, save_steps, shapes
+from saved_states import abstract, assert_same, make_state, ranked_by, save_steps, shapes
 
 from jaxformer.errors import InputError
 from jaxformer.storage import checkpoint as checkpoint_module
@@ -86,9 +87,9 @@ BLEU = [{"bleu": value, "loss": value} for value in (3.0, 9.0, 1.0, 2.0)]
 def test_the_newest_and_the_best_are_kept(tmp_path, best_metric, kept, ranked):
     save_steps(tmp_path, [*BLEU, None], keep=2, best_metric=best_metric)
     assert list_steps(tmp_path) == kept
-    assert ranked_steps(tmp_path, best_metric) == ranked
+    assert ranked_steps(tmp_path, ranked_by(best_metric)) == ranked
     assert step_metrics(tmp_path, 4) == BLEU[3] and step_metrics(tmp_path, 5) == {}
-    best = resolve_checkpoint(tmp_path, "best", best_metric)
+    best = resolve_checkpoint(tmp_path, "best", ranked_by(best_metric))
     assert best == tmp_path / str(ranked[0])
 
 
@@ -96,7 +97,7 @@ def test_of_equal_checkpoints_the_later_is_the_best_and_two_of_the_newest_stay(t
     metrics = [{"bleu": 5.0}, {"bleu": 5.0}, {"bleu": 1.0}, {"bleu": 1.0}, None]
     save_steps(tmp_path, metrics, keep=1)
     assert list_steps(tmp_path) == [2, 4, 5]
-    assert ranked_steps(tmp_path, "bleu") == [2, 4]
+    assert ranked_steps(tmp_path, ranked_by("bleu")) == [2, 4]
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_newest_good_one(open_checkpointer, tmp_path):
@@ -104,13 +105,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_newest_good_one(open_checkpointer
     (tmp_path / "2" / "meta" / "metadata").write_text("{}")
     (tmp_path / "3" / "_CHECKPOINT_METADATA").unlink()
     checkpointer = open_checkpointer()
-    with pytest.raises(InputError, match="3 is not a good checkpoint: _CHECKPOINT_METADATA: miss"):
+    with pytest.raises(InputError, match="/3 .*_CHECKPOINT_METADATA: missing"):
         checkpointer.restore(3, abstract(make_state(3)))
     assert checkpointer.newest_verified() == 1
     first, second = open_checkpointer.said
-    assert "REFUSED: the checkpoint of step 3" in first and "_CHECKPOINT_METADATA: miss" in first
-    assert "REFUSED: the checkpoint of step 2" in second and "meta/metadata: 2 bytes" in second
-    assert "going back to the one of step 1" in first and "going back to" in second
+    assert re.search(r"REFUSED: .*step 3 .*_CHECKPOINT_METADATA: missing.*step 1\b", first)
+    assert re.search(r"REFUSED: .*step 2 .*meta/metadata: 2 bytes.*step 1\b", second)
     assert_same(checkpointer.restore(1, abstract(make_state(1)))[0], make_state(1))
     for step in (2, 3):  # what they held is made again, in their place
         checkpointer.save(step, make_state(step), {}, None)
@@ -133,7 +133,7 @@ def test_another_model_is_refused_on_the_way_back(open_checkpointer, tmp_path):
 def test_a_step_is_not_saved_twice(open_checkpointer):
     checkpointer = open_checkpointer()
     checkpointer.save(1, make_state(1), {}, None)
-    with pytest.raises(RuntimeError, match="there is already a checkpoint in .*/1"):
+    with pytest.raises(RuntimeError, match="checkpoint in .*/1"):
         checkpointer.save(1, make_state(1), {}, None)
 
 
@@ -161,11 +161,8 @@ def test_a_failed_save_is_reported_and_the_next_one_tries_again(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "4", "7"]
     lines = open_checkpointer.said
     assert len(lines) == 4
-    assert lines[0] == (
-        "the checkpoint of step 2 was NOT saved: OSError: No space left on device; the last good "
-        "one is of 1; the next save tries again"
-    )
-    assert "the last good one is of 4" in lines[3]
+    assert re.search(r"step 2 .*NOT saved: .*No space left on device.* 1\b", lines[0])
+    assert re.search(r"step 6 .*NOT saved: .*No space left on device.* 4\b", lines[3])
 
 
 def test_the_third_failure_in_a_row_ends_the_run(open_checkpointer, monkeypatch):
@@ -173,16 +170,16 @@ def test_the_third_failure_in_a_row_ends_the_run(open_checkpointer, monkeypatch)
     checkpointer = open_checkpointer()
     for step in range(1, 5):
         checkpointer.save(step, make_state(step), {}, None)
-    with pytest.raises(InputError, match="step 4 was NOT saved: .*; failures in a row: 3"):
+    with pytest.raises(InputError, match=r"step 4 .*NOT saved: .*\b3\b"):
         checkpointer.save(5, make_state(5), {}, None)
 
 
 def test_a_last_save_that_failed_is_an_error(open_checkpointer, monkeypatch):
     fail_to_write(monkeypatch, {1})
     checkpointer = open_checkpointer()
-    with pytest.raises(InputError, match="step 1 was NOT saved"), checkpointer:
+    with pytest.raises(InputError, match="step 1 .*NOT saved"), checkpointer:
         checkpointer.save(1, make_state(1), {}, None)
-    assert "there is no good one" in open_checkpointer.said[0]
+    assert "no good one" in open_checkpointer.said[0]
 
 
 def test_leaving_by_an_exception_finishes_the_save_and_keeps_the_exception(
@@ -196,7 +193,7 @@ def test_leaving_by_an_exception_finishes_the_save_and_keeps_the_exception(
     with pytest.raises(FloatingPointError), open_checkpointer() as checkpointer:
         checkpointer.save(2, make_state(2), {}, None)
         raise FloatingPointError
-    assert "step 2 was NOT saved" in open_checkpointer.said[-1]
+    assert re.search("step 2 .*NOT saved", open_checkpointer.said[-1])
 
 
 def test_without_room_nothing_is_written_and_the_run_goes_on(
@@ -211,9 +208,9 @@ def test_without_room_nothing_is_written_and_the_run_goes_on(
     checkpointer.save(2, make_state(2), {}, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]
     (line,) = open_checkpointer.said
-    assert f"step 2 was NOT saved: {tmp_path}: a checkpoint needs 1," in line
-    assert "bytes and 1,000 are free" in line and "last good one is of 1" in line
-    with pytest.raises(InputError, match="a checkpoint needs .* bytes and 1,000 are free"):
+    assert re.search(rf"step 2 .*NOT saved: {tmp_path}: .* 1,\d{{3}},\d{{3}} bytes.* 1,000 ", line)
+    assert re.search(r"last good one .*\b1\b", line)
+    with pytest.raises(InputError, match=r"[\d,]+ bytes.* 1,000 .*--workdir"):
         checkpointer.check_space(abstract(make_state(1)))
     free.append(10**9)
     checkpointer.save(3, make_state(3), {}, None)
@@ -225,7 +222,7 @@ def test_leftovers_of_a_kill_are_cleared_and_do_not_stop_the_next_start(tmp_path
     save_steps(tmp_path, [None])
     (tmp_path / "2.orbax-checkpoint-tmp" / "params.orbax-checkpoint-tmp").mkdir(parents=True)
     (tmp_path / "0.deleting").mkdir()
-    with Checkpointer(tmp_path, keep=9, best_metric="bleu") as checkpointer:
+    with Checkpointer(tmp_path, keep=9, ranking=ranked_by("bleu")) as checkpointer:
         assert [path.name for path in tmp_path.iterdir()] == ["1"]
         assert checkpointer.newest_verified() == 1
         checkpointer.save(2, make_state(2), {}, None)
@@ -234,12 +231,12 @@ def test_leftovers_of_a_kill_are_cleared_and_do_not_stop_the_next_start(tmp_path
 
 def test_a_directory_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file/checkpoints cannot be written: "):
-        Checkpointer(tmp_path / "file" / "checkpoints", keep=2, best_metric="bleu")
+    with pytest.raises(InputError, match="file/checkpoints .*written: "):
+        Checkpointer(tmp_path / "file" / "checkpoints", keep=2, ranking=ranked_by("bleu"))
     (tmp_path / "checkpoints").mkdir(0o555)
-    refused = pytest.raises(InputError, match="/checkpoints cannot be written: .*Permission denied")
+    refused = pytest.raises(InputError, match="/checkpoints .*written: .*Permission denied")
     with refused, without_root_powers():
-        Checkpointer(tmp_path / "checkpoints", keep=2, best_metric="bleu")
+        Checkpointer(tmp_path / "checkpoints", keep=2, ranking=ranked_by("bleu"))
 
 
 def test_a_state_comes_back_on_another_mesh(tmp_path):
@@ -247,7 +244,7 @@ def test_a_state_comes_back_on_another_mesh(tmp_path):
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     params = {"kernel": jax.device_put(jnp.arange(64.0).reshape(16, 4), spread)}
     state = make_state(1)._replace(params=params, opt_state=(jax.tree.map(jnp.copy, params),))
-    with Checkpointer(tmp_path, keep=2, best_metric="bleu") as checkpointer:
+    with Checkpointer(tmp_path, keep=2, ranking=ranked_by("bleu")) as checkpointer:
         checkpointer.save(1, state, {}, None)
         checkpointer.wait()
         single = jax.sharding.SingleDeviceSharding(jax.devices()[3])

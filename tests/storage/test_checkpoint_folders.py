@@ -7,12 +7,11 @@ import shutil
 
 import jax
 import pytest
-from saved_states import abstract, assert_same, make_state, save_steps, shapes
+from saved_states import abstract, assert_same, make_state, ranked_by, save_steps, shapes
 
 from jaxformer.__main__ import main
 from jaxformer.errors import InputError
-from jaxformer.storage import checkpoint as checkpoint_module
-from jaxformer.storage import parameters as parameters_module
+from jaxformer.storage import checkpoint as checkpoint_module, parameters as parameters_module
 from jaxformer.storage.checkpoint import (
     Checkpointer,
     list_steps,
@@ -82,7 +81,8 @@ def test_a_checkpoint_on_a_disk_that_is_not_there_is_told_and_its_step_repeated(
     checkpointer = open_checkpointer(directory=checkpoints)
     assert checkpointer.newest_verified() == 1
     (line,) = open_checkpointer.said
-    assert "REFUSED: the checkpoint of step 2" in line and str(tmp_path / "unmounted") in line
+    assert line.startswith("REFUSED: ") and "step 2 " in line
+    assert str(tmp_path / "unmounted") in line
     checkpointer.save(2, make_state(2), {}, None)
     checkpointer.wait()
     assert list_steps(checkpoints) == [1, 2]
@@ -110,7 +110,7 @@ def test_owners_without_a_name_are_nobodys_business(open_checkpointer, tmp_path,
     restored, meta = checkpointer.restore(4, like)
     assert_same(restored, make_state(4, ema=True))
     assert meta == {"n": 4} and step_metrics(checkpoints, 4) == {"bleu": 4.0}
-    assert resolve_checkpoint(checkpoints, "best", "bleu") == checkpoints / "4"
+    assert resolve_checkpoint(checkpoints, "best", ranked_by("bleu")) == checkpoints / "4"
     assert main(["verify", f"--workdir={tmp_path}"]) == 0
     assert open_checkpointer.said == []
 
@@ -136,7 +136,7 @@ def read_all(directory):
     folder = directory / "1"
     assert_same(load_params(folder, shapes(like.params), ema=False), jax.device_get(like.params))
     assert_same(load_params(folder, abstract(like.params)), like.ema_params)
-    with Checkpointer(directory, keep=9, best_metric="bleu") as checkpointer:
+    with Checkpointer(directory, keep=9, ranking=ranked_by("bleu")) as checkpointer:
         state, meta = checkpointer.restore(1, abstract(like))
     assert_same(state, like)
     assert meta == {"n": 1}
@@ -175,7 +175,7 @@ def test_what_orbax_reads_unasked_is_refused(saved, tmp_path, monkeypatch, name,
     directory = shutil.copytree(saved, tmp_path / "checkpoints")
     put(directory, name, content)
     assert verify(directory / "1") == [f"{name}: not in MANIFEST.json"]
-    with pytest.raises(InputError, match=f"/1 is not a good checkpoint: {name}: "):
+    with pytest.raises(InputError, match=f"/1 .*: {name}: "):
         read_all(directory)
     for module in (checkpoint_module, parameters_module):
         monkeypatch.setattr(module, "require_verified", lambda *arguments: None)

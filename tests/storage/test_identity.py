@@ -1,6 +1,7 @@
 """What a checkpoint knows of its run, and that nothing else is taken for it."""
 
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -10,14 +11,14 @@ from training_run import change, number_pairs
 
 from jaxformer.config import Config, MeshConfig, TokenizerConfig
 from jaxformer.data.tokenizer_training import train_tokenizer
-from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.data.tokenizers import Tokenizer, vocabularies_of
 from jaxformer.errors import InputError
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.storage.changes import Change, Effect
 from jaxformer.storage.identity import (
     Identity,
     check_checkpoint,
-    check_tokenizers,
+    check_vocabularies,
     cpu_model,
     describe_hardware,
     describe_versions,
@@ -30,16 +31,6 @@ from jaxformer.storage.manifest import write_manifest
 from jaxformer.storage.workdir import Workdir
 
 RUN = Path("run")
-
-
-class Texts:
-    """A source as far as an identity looks."""
-
-    def __init__(self, **digests):
-        self._digests = digests
-
-    def fingerprint(self, split):
-        return self._digests[split]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def identity(tokenizers, mesh):
     """Of a run with a joint vocabulary of 300 pieces on four devices."""
     config = change(Config(), model__vocab_size=300, tokenizer__vocab_size=300)
     joint = (tokenizers[0], tokenizers[0])
-    return identify(config, joint, Texts(train="aa", validation="bb", test="cc"), mesh)
+    return identify(config, vocabularies_of(joint), {"train": "aa", "validation": "bb"}, mesh)
 
 
 def store(workdir, step, identity):
@@ -97,10 +88,10 @@ def test_versions_and_hardware(identity, mesh):
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
-        ("tokenizers", None, "there: the identity of the run is damaged: KeyError('tokenizers')"),
-        ("row_multiple", "8", "there: the identity of the run is damaged: TypeError"),
-        ("corpus", [], "there: the identity of the run is damaged: TypeError"),
-        ("config", {"modle": {}}, "there: config.modle does not exist; nearest: "),
+        ("tokenizers", None, ("there: ", "damaged", "KeyError('tokenizers')")),
+        ("row_multiple", "8", ("there: ", "damaged", "TypeError")),
+        ("corpus", [], ("there: ", "damaged", "TypeError")),
+        ("config", {"modle": {}}, ("there: config.modle", "nearest: there: config.model")),
     ],
 )
 def test_a_damaged_identity_is_refused(identity, part, value, words):
@@ -109,7 +100,7 @@ def test_a_damaged_identity_is_refused(identity, part, value, words):
         del values[part]
     with pytest.raises(InputError) as refused:
         Identity.from_dict(values, "there")
-    assert words in str(refused.value)
+    assert all(word in str(refused.value) for word in words)
 
 
 def test_differences_of_text_versions_and_hardware(identity):
@@ -146,7 +137,7 @@ def test_the_newest_good_checkpoint_says_what_a_run_is(tmp_path, identity):
     assert newest_identity(workdir) == (Identity(config=longer), 100)
     (newest / "meta" / "metadata").write_bytes(b"{}")
     assert newest_identity(workdir) == (identity, 10)
-    with pytest.raises(InputError, match=r"100 is not a good checkpoint: meta/metadata: 2 bytes"):
+    with pytest.raises(InputError, match="/100 .*meta/metadata: 2 bytes"):
         read_identity(newest)
 
 
@@ -158,23 +149,23 @@ def test_a_workdir_that_cannot_be_looked_into_is_bad_input_and_no_new_run(tmp_pa
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "is_file", refuse)
-    with pytest.raises(InputError, match=f"{tmp_path}/config.json cannot be read: Permission den"):
+    with pytest.raises(InputError, match=f"{tmp_path}/config.json .*Permission denied"):
         newest_identity(workdir)
 
 
 def test_another_vocabulary_is_refused_by_the_name_of_its_file(tmp_path, identity, tokenizers):
     right, wrong = tokenizers
-    check_tokenizers(identity, (right, right), tmp_path, "it")
+    check_vocabularies(identity, vocabularies_of((right, right)), tmp_path, "it")
     with pytest.raises(InputError) as refused:
-        check_tokenizers(identity, (wrong, wrong), tmp_path, "the run")
-    assert str(refused.value) == (
-        f"{tmp_path}/tokenizer.model is not the vocabulary that the run was trained with: 301 "
-        f"pieces with fingerprint {wrong.fingerprint} instead of 300 with {right.fingerprint}; put "
-        "the run's own file back"
+        check_vocabularies(identity, vocabularies_of((wrong, wrong)), tmp_path, "the run")
+    message = str(refused.value)
+    assert message.startswith(f"{tmp_path}/tokenizer.model ") and "the run's own file" in message
+    assert re.search(rf"\b301 .*{wrong.fingerprint}.*{right.fingerprint}", message)
+    with pytest.raises(InputError, match=f"^{tmp_path}/target_tokenizer.model "):
+        check_vocabularies(identity, vocabularies_of((right, wrong)), tmp_path, "it")
+    check_vocabularies(
+        Identity(config=identity.config), vocabularies_of((wrong, wrong)), tmp_path, "it"
     )
-    with pytest.raises(InputError, match=f"^{tmp_path}/target_tokenizer.model is not "):
-        check_tokenizers(identity, (right, wrong), tmp_path, "it")
-    check_tokenizers(Identity(config=identity.config), (wrong, wrong), tmp_path, "it")
 
 
 def test_every_flipped_bit_of_a_vocabulary_is_refused_or_changes_nothing(identity, tokenizers):
@@ -189,7 +180,7 @@ def test_every_flipped_bit_of_a_vocabulary_is_refused_or_changes_nothing(identit
         damaged[at] ^= 1 << draw.integers(8)
         try:
             tokenizer = Tokenizer(bytes(damaged))
-            check_tokenizers(identity, (tokenizer, tokenizer), RUN, "it")
+            check_vocabularies(identity, vocabularies_of((tokenizer, tokenizer)), RUN, "it")
         except (InputError, UnicodeDecodeError):
             refused += 1
         else:
@@ -208,20 +199,21 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, identity, tokenizers
     folder = store(Workdir(tmp_path), 5, identity)
     other = change(identity.config, model__norm="pre", model__positions="rotary")
     with pytest.raises(InputError) as refused:
-        check_checkpoint(folder, other, (tokenizers[0],) * 2)
-    assert str(refused.value) == (
-        f"{tmp_path}/config.json is not of the model that {folder} was trained as:\n"
-        "  model.norm: 'post' -> 'pre'\n"
-        "  model.positions: 'sinusoidal' -> 'rotary'\n"
-        "put the run's own file back"
-    )
-    with pytest.raises(InputError, match=f"tokenizer.model is not the vocabulary that {folder} "):
-        check_checkpoint(folder, identity.config, (tokenizers[1],) * 2)
+        check_checkpoint(folder, other, vocabularies_of((tokenizers[0],) * 2))
+    first, *changed, last = str(refused.value).split("\n")
+    assert first.startswith(f"{tmp_path}/config.json ") and str(folder) in first
+    assert changed == [
+        "  model.norm: 'post' -> 'pre'", "  model.positions: 'sinusoidal' -> 'rotary'",
+    ]  # fmt: skip
+    assert "the run's own file" in last
+    with pytest.raises(InputError, match=f"/tokenizer.model .* {folder} "):
+        check_checkpoint(folder, identity.config, vocabularies_of((tokenizers[1],) * 2))
 
 
 def test_a_checkpoint_of_an_older_version_is_used_with_a_warning(
     tmp_path, identity, tokenizers, capsys
 ):
     folder = store(Workdir(tmp_path), 5, None)
-    assert check_checkpoint(folder, identity.config, (tokenizers[1],) * 2) is None
-    assert capsys.readouterr().err.startswith(f"warning: {folder} does not say which vocabulary")
+    assert check_checkpoint(folder, identity.config, vocabularies_of((tokenizers[1],) * 2)) is None
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"warning: {folder} ") and "vocabulary" in warning

@@ -88,10 +88,10 @@ def test_a_run_that_is_refused_leaves_no_folder(lock_of, tmp_path):
 def test_a_second_run_is_refused_at_once_and_a_killed_one_blocks_nobody(lock_of, tmp_path, said):
     with holding_process(tmp_path / "run") as process:
         started = time.monotonic()
-        with pytest.raises(InputError, match=rf"in use by process {process.pid} on .*, since 20"):
+        with pytest.raises(InputError, match=rf"process {process.pid} on .*, since 20"):
             lock_of(lease=60.0).__enter__()
         process.send_signal(signal.SIGSTOP)  # stopped is not gone
-        with pytest.raises(InputError, match="in use by"):
+        with pytest.raises(InputError, match=f"process {process.pid} on "):
             lock_of(lease=60.0).__enter__()
         process.kill()
         while process_start(process.pid) is not None:  # nobody has waited for it yet
@@ -100,12 +100,12 @@ def test_a_second_run_is_refused_at_once_and_a_killed_one_blocks_nobody(lock_of,
             lock.check(now=True)
         assert time.monotonic() - started < 20
     (line,) = said
-    assert f"of process {process.pid} on " in line and line.endswith(" is stale; taken over")
+    assert f"process {process.pid} on " in line and "stale" in line
 
 
 def test_the_same_process_is_refused_a_second_lock(lock_of):
     with lock_of() as lock:
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on "):
+        with pytest.raises(InputError, match=f"process {os.getpid()} on .*another --workdir"):
             lock_of().__enter__()
         lock.check(now=True)
 
@@ -113,7 +113,7 @@ def test_the_same_process_is_refused_a_second_lock(lock_of):
 def test_a_process_id_that_was_given_to_another_process_is_no_holder(lock_of, tmp_path, said):
     leave_behind(tmp_path / "run", ticks=process_start(os.getpid()) - 1)
     with lock_of(lease=60.0):
-        assert len(said) == 1 and said[0].endswith(" is stale; taken over")
+        assert len(said) == 1 and "stale" in said[0]
 
 
 def test_a_lock_from_elsewhere_is_stale_when_it_stands_still(lock_of, tmp_path, said):
@@ -123,14 +123,14 @@ def test_a_lock_from_elsewhere_is_stale_when_it_stands_still(lock_of, tmp_path, 
         assert time.monotonic() - started >= LEASE
         lock.check(now=True)
     assert len(said) == 2
-    assert "process 4242 on node7, since" in said[0] and "for a sign of life" in said[0]
-    assert said[1].endswith(" is stale; taken over")
+    assert "process 4242 on node7, since" in said[0] and f"{LEASE:.0f} s" in said[0]
+    assert "process 4242 on node7, since" in said[1] and "stale" in said[1]
 
 
 def test_a_lock_from_elsewhere_that_beats_is_respected(lock_of, tmp_path, monkeypatch):
     with lock_of(lease=0.6):
         monkeypatch.setattr("jaxformer.storage.lock.machine_id", lambda: "another machine")
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on "):
+        with pytest.raises(InputError, match=f"process {os.getpid()} on "):
             lock_of(lease=6.0).__enter__()
 
 
@@ -140,7 +140,7 @@ def test_a_lock_cut_short_by_a_kill_blocks_for_a_lease_only(lock_of, tmp_path, s
     (tmp_path / "run" / "lock").write_bytes(content)
     with lock_of() as lock:
         lock.check(now=True)
-    assert "left by nobody, or is in use" in said[0]
+    assert f"{LEASE:.0f} s" in said[0] and "stale" in said[1]
 
 
 def test_of_many_that_find_a_stale_lock_one_takes_it(lock_of, tmp_path):
@@ -166,14 +166,14 @@ def test_of_many_that_find_a_stale_lock_one_takes_it(lock_of, tmp_path):
     for thread in threads:
         thread.join(60)
     assert len(held) == 1
-    assert len(refused) == 7 and all("is in use by process" in text for text in refused)
+    assert len(refused) == 7 and all(f"process {os.getpid()} on " in text for text in refused)
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_holder_learns_that_its_folder_is_gone(lock_of, tmp_path):
     with lock_of() as lock:
         shutil.rmtree(tmp_path / "run")
-        with pytest.raises(InputError, match="lock is gone: the workdir was deleted or moved"):
+        with pytest.raises(InputError, match=f"{tmp_path}/run/lock .*deleted or moved"):
             lock.check(now=True)
     assert not (tmp_path / "run").exists()
 
@@ -187,7 +187,7 @@ def test_a_holder_learns_of_a_takeover_from_the_next_beat_and_leaves_the_lock(lo
             try:
                 lock.check()
             except InputError as error:
-                assert "was taken over by process 17 on node8, since" in str(error)
+                assert "taken over by process 17 on node8" in str(error)
                 break
             time.sleep(0.01)
         else:
@@ -198,7 +198,7 @@ def test_a_holder_learns_of_a_takeover_from_the_next_beat_and_leaves_the_lock(lo
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another"):
+    with pytest.raises(InputError, match=r"file/run .*Not a directory.*another --workdir"):
         WorkdirLock(tmp_path / "file" / "run").__enter__()
     folder = tmp_path / "run"
     folder.mkdir()

@@ -74,13 +74,14 @@ def test_a_flipped_bit_is_found_in_any_file(folder, name):
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
         (folder / name).write_bytes(damaged)
-        assert verify(folder) == [f"{name}: another crc32 than when it was saved"]
+        (problem,) = verify(folder)
+        assert problem.startswith(f"{name}: ") and "crc32" in problem
     (folder / name).write_bytes(content[: len(content) // 2])
     size = len(content)
     assert verify(folder) == [f"{name}: {size // 2:,} bytes instead of {size:,}"]
     (folder / name).unlink()
     assert verify(folder) == [f"{name}: missing"]
-    with pytest.raises(InputError, match=rf"300 is not a good checkpoint: {name}: missing; "):
+    with pytest.raises(InputError, match=f"/300 .*{name}: missing; .*--checkpoint"):
         require_verified(folder)
     (folder / name).mkdir()
     assert verify(folder) == [f"{name}: missing"]
@@ -127,13 +128,13 @@ def test_only_json_that_is_listed_is_read(folder):
     (folder / "steps" / "steps").write_text('{"not": "listed"}')
     assert read_json(folder, "steps/steps") == {}
     (folder / "metrics" / "metrics").write_text("{}")
-    with pytest.raises(InputError, match="metrics/metrics: not in"):
+    with pytest.raises(InputError, match=f"metrics/metrics: .*{MANIFEST}"):
         read_json(folder, "metrics/metrics")
     for text in ("[1]", "{", "\udc80"):
         (folder / "meta" / "metadata").write_bytes(text.encode("utf-8", "surrogateescape"))
         (folder / MANIFEST).unlink()
         write_manifest(folder)  # as `verify --accept` does, whatever is in it
-        with pytest.raises(InputError, match=f"{folder} is not a good .*: meta/metadata: "):
+        with pytest.raises(InputError, match=f"{folder} .*: meta/metadata: "):
             read_json(folder, "meta/metadata")
 
 
@@ -182,7 +183,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(folder, monkeypatch):
     monkeypatch.setattr("jaxformer.storage.manifest._record", fail)
     problems = verify(folder)
     assert len(problems) == len(FILES)
-    assert all(re.fullmatch(r"\S+: cannot be read \(.*Input/output error\)", p) for p in problems)
+    assert all(re.fullmatch(r"\S+: .*Input/output error.*", problem) for problem in problems)
 
 
 def test_many_problems_are_cut_and_counted():

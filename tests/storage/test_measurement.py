@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from saved_states import make_state
+from saved_states import make_state, ranked_by
 from training_run import change
 
 from jaxformer.config import Config, field_types
@@ -46,7 +46,7 @@ BEAM = {"decoding.alpha", "decoding.length_penalty"}
     ],
 )
 def test_what_a_figure_depends_on(metric, changes, fields):
-    found = measurement(identity_of(**changes), metric)
+    found = measurement(identity_of(**changes), ranked_by(metric))
     assert found.keys() == fields
     flat = flatten(change(Config(), **changes)) | {"data.validation_text": "aa"}
     assert found == {name: flat[name] for name in fields}
@@ -60,7 +60,7 @@ def test_every_field_that_decodes_or_scores_has_been_thought_about():
         "decoding.tokens_per_batch": "a translation does not depend on its batch mates",
         "training.eval_every": "when, not how",
     }
-    known = set(measurement(identity_of(training__eval_beam_size=4), "bleu"))
+    known = set(measurement(identity_of(training__eval_beam_size=4), ranked_by("bleu")))
     assert not known & ignored.keys()
     prefixes = ("decoding.", "training.eval_", "training.bleu_")
     fields = {name for name in field_types() if name.startswith(prefixes)}
@@ -68,19 +68,25 @@ def test_every_field_that_decodes_or_scores_has_been_thought_about():
 
 
 def test_what_is_not_known_is_not_compared():
-    one, other = (measurement(identity_of(text), "bleu") for text in ("aa", "bb"))
+    one, other = (measurement(identity_of(text), ranked_by("bleu")) for text in ("aa", "bb"))
     assert measured_alike(one, one) and not measured_alike(one, other)
-    assert measurement(None, "bleu") == {} and measured_alike({}, one) and measured_alike(one, {})
+    assert (
+        measurement(None, ranked_by("bleu")) == {}
+        and measured_alike({}, one)
+        and measured_alike(one, {})
+    )
     older = identity_of()
     del older["corpus"]["validation"], older["config"]["decoding"]["max_source_length"]
-    assert measured_alike(measurement(older, "bleu"), other)  # defaults stand for lacking fields
+    assert measured_alike(
+        measurement(older, ranked_by("bleu")), other
+    )  # defaults stand for lacking fields
 
 
 def test_changes_are_applied_to_what_was_before():
     old, new = Config(), change(Config(), training__eval_beam_size=4, decoding__alpha=1.0)
-    after = measurement(identity_of(), "bleu", config_changes(old, new))
+    after = measurement(identity_of(), ranked_by("bleu"), config_changes(old, new))
     assert after == measurement(
-        identity_of(training__eval_beam_size=4, decoding__alpha=1.0), "bleu"
+        identity_of(training__eval_beam_size=4, decoding__alpha=1.0), ranked_by("bleu")
     )
 
 
@@ -109,13 +115,13 @@ def test_the_best_is_one_of_those_measured_like_the_newest(tmp_path, metric, cha
     sign = -1.0 if metric == "loss" else 1.0
     for step, value in enumerate((8.0, 9.0, 7.0), 1):
         write_checkpoint(tmp_path, step, {metric: sign * value})
-    assert ranked_steps(tmp_path, metric) == [2, 1, 3]
+    assert ranked_steps(tmp_path, ranked_by(metric)) == [2, 1, 3]
     for step, value in enumerate((1.0, 3.0, 2.0), 4):
         write_checkpoint(tmp_path, step, {metric: sign * value}, **changes)
-    assert ranked_steps(tmp_path, metric) == [5, 6, 4]
-    assert resolve_checkpoint(tmp_path, "best", metric) == tmp_path / "5"
+    assert ranked_steps(tmp_path, ranked_by(metric)) == [5, 6, 4]
+    assert resolve_checkpoint(tmp_path, "best", ranked_by(metric)) == tmp_path / "5"
     write_checkpoint(tmp_path, 7, {metric: sign * 0.5})  # and back
-    assert ranked_steps(tmp_path, metric) == [2, 1, 3, 7]
+    assert ranked_steps(tmp_path, ranked_by(metric)) == [2, 1, 3, 7]
 
 
 def test_what_does_not_touch_the_metric_ranks_on(tmp_path):
@@ -124,26 +130,26 @@ def test_what_does_not_touch_the_metric_ranks_on(tmp_path):
                "decoding__tokens_per_batch": 77, "optimizer__learning_rate": 3.0}  # fmt: skip
     write_checkpoint(tmp_path, 2, {"chrf": 8.0, "loss": 2.0, "accuracy": 0.8}, **changes)
     for metric in ("chrf", "loss", "accuracy"):
-        assert ranked_steps(tmp_path, metric) == [1, 2]
+        assert ranked_steps(tmp_path, ranked_by(metric)) == [1, 2]
 
 
 def test_without_an_identity_it_counts_as_measured_alike(tmp_path):
     write_checkpoint(tmp_path, 1, {"bleu": 9.0}, known=False)
     write_checkpoint(tmp_path, 2, {"bleu": 8.0}, training__eval_sentences=3)
     write_checkpoint(tmp_path, 3, {"bleu": 7.0})
-    assert ranked_steps(tmp_path, "bleu") == [1, 3]
+    assert ranked_steps(tmp_path, ranked_by("bleu")) == [1, 3]
 
 
 def test_a_newest_one_without_a_figure_leaves_none_that_compares(tmp_path):
     write_checkpoint(tmp_path, 1, {"bleu": 9.0})
     write_checkpoint(tmp_path, 2, {"bleu": float("nan")}, training__eval_sentences=3)
-    assert ranked_steps(tmp_path, "bleu") == []
-    assert resolve_checkpoint(tmp_path, "best", "bleu") == tmp_path / "2"
+    assert ranked_steps(tmp_path, ranked_by("bleu")) == []
+    assert resolve_checkpoint(tmp_path, "best", ranked_by("bleu")) == tmp_path / "2"
 
 
 def save(directory, steps, *, best_metric="bleu", **changes):
     identity = identity_of(**changes, training__best_metric=best_metric)
-    with Checkpointer(directory, keep=2, best_metric=best_metric) as checkpointer:
+    with Checkpointer(directory, keep=2, ranking=ranked_by(best_metric)) as checkpointer:
         for step, metrics in steps.items():
             checkpointer.save(step, make_state(step), {"identity": identity}, metrics)
 
@@ -153,10 +159,10 @@ def test_a_change_of_a_setting_never_deletes_the_old_best(tmp_path):
     other = {"decoding__max_length_extra": 1}
     save(tmp_path, {4: {"bleu": 2.0}, 5: {"bleu": 1.0}, 6: None, 7: {"bleu": 1.5}}, **other)
     assert list_steps(tmp_path) == [2, 4, 6, 7]
-    assert resolve_checkpoint(tmp_path, "best", "bleu") == tmp_path / "4"
+    assert resolve_checkpoint(tmp_path, "best", ranked_by("bleu")) == tmp_path / "4"
     save(tmp_path, {8: {"bleu": 3.0}, 9: {"bleu": 3.5}})  # and back
     assert list_steps(tmp_path) == [2, 4, 8, 9]
-    assert resolve_checkpoint(tmp_path, "best", "bleu") == tmp_path / "2"
+    assert resolve_checkpoint(tmp_path, "best", ranked_by("bleu")) == tmp_path / "2"
 
 
 def test_another_metric_does_not_delete_the_best_by_the_old_one(tmp_path):
@@ -164,7 +170,7 @@ def test_another_metric_does_not_delete_the_best_by_the_old_one(tmp_path):
     steps = {n: {"bleu": 1.0 * n, "loss": 9.0 - n} for n in range(4, 8)}
     save(tmp_path, steps, best_metric="loss")
     assert list_steps(tmp_path) == [2, 6, 7]
-    assert resolve_checkpoint(tmp_path, "best", "loss") == tmp_path / "7"
+    assert resolve_checkpoint(tmp_path, "best", ranked_by("loss")) == tmp_path / "7"
 
 
 def test_an_average_of_the_best_says_that_others_do_not_compare(tmp_path):
@@ -172,7 +178,7 @@ def test_an_average_of_the_best_says_that_others_do_not_compare(tmp_path):
         write_checkpoint(tmp_path, step, {"bleu": value})
     write_checkpoint(tmp_path, 4, {"bleu": 1.0}, training__bleu_tokenize="zh")
     with pytest.raises(InputError) as refused:
-        average_checkpoints(tmp_path, {}, count=2, choose="best", best_metric="bleu")
+        average_checkpoints(tmp_path, {}, count=2, choose="best", ranking=ranked_by("bleu"))
     message = str(refused.value)
-    assert message.startswith(f"--best=2, but {tmp_path} holds 1 checkpoints evaluated for bleu")
-    assert " 3 in another way" in message and "ask for 1 to 1" in message
+    assert message.startswith("--best=2") and f"{tmp_path} holds 1 " in message
+    assert "for bleu" in message and " 3 " in message and "1 to 1" in message

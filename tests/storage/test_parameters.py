@@ -35,12 +35,13 @@ def test_load_params_lists_every_difference(tmp_path):
     }
     with pytest.raises(InputError) as refused:
         load_params(tmp_path / "1", other)
-    assert str(refused.value) == (
-        f"{tmp_path}/1/params does not hold this model's parameters:\n"
-        "  decoder/kernel: missing\n"
-        "  encoder/kernel: not in the model\n"
-        "  token_embedding/embedding: (4, 2) instead of (5, 2)"
-    )
+    first, *differences = str(refused.value).split("\n")
+    assert first.startswith(f"{tmp_path}/1/params ")
+    assert differences == [
+        "  decoder/kernel: missing",
+        "  encoder/kernel: not in the model",
+        "  token_embedding/embedding: (4, 2) instead of (5, 2)",
+    ]
 
 
 def test_a_long_list_of_differences_is_cut_and_counted(tmp_path):
@@ -59,7 +60,7 @@ def test_only_what_is_read_has_to_be_good(tmp_path):
     shutil.rmtree(tmp_path / "1" / "optimizer")
     assert_same(load_params(tmp_path / "1", shapes(state.params)), jax.device_get(state.ema_params))
     shutil.rmtree(tmp_path / "1" / "ema")  # the plain ones must not take its place
-    with pytest.raises(InputError, match=r"/1 is not a good checkpoint: ema/.*: missing"):
+    with pytest.raises(InputError, match="/1 .*: ema/.*: missing"):
         load_params(tmp_path / "1", shapes(state.params))
 
 
@@ -71,14 +72,14 @@ def test_parameters_alone_are_verified_too(tmp_path, monkeypatch):
     assert read_meta(tmp_path / "average_last_2") == meta
     assert_same(load_params(tmp_path / "average_last_2", shapes(params)), jax.device_get(params))
     (tmp_path / "average_last_2" / "meta" / "metadata").write_text("{}")
-    with pytest.raises(InputError, match="average_last_2 is not a good checkpoint: meta/metadata"):
+    with pytest.raises(InputError, match="/average_last_2 .*: meta/metadata: 2 bytes"):
         read_meta(tmp_path / "average_last_2")
     (tmp_path / "average_last_2" / MANIFEST).unlink()
     with pytest.raises(InputError, match="MANIFEST.json: missing"):
         load_params(tmp_path / "average_last_2", shapes(params))
     needed = checkpoint_bytes(params)
     monkeypatch.setattr("jaxformer.storage.disk_space.free_bytes", lambda path: needed - 1)
-    with pytest.raises(InputError, match=f"needs {needed:,} bytes and {needed - 1:,} are free"):
+    with pytest.raises(InputError, match=f" {needed:,} bytes.* {needed - 1:,} "):
         save_params(tmp_path / "average_last_3", params)
     assert not (tmp_path / "average_last_3").exists()
 
@@ -86,14 +87,14 @@ def test_parameters_alone_are_verified_too(tmp_path, monkeypatch):
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path):
     params = make_state(4).params
     save_params(tmp_path / "average_last_2", params)
-    with pytest.raises(InputError, match=f"{tmp_path}/average_last_2 is already there"):
+    with pytest.raises(InputError, match=f"{tmp_path}/average_last_2 .*already"):
         save_params(tmp_path / "average_last_2", make_state(5).params)
     assert verify(tmp_path / "average_last_2") == []
 
 
 def test_parameters_that_cannot_be_written_leave_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=f"{tmp_path}/file/average cannot be written: "):
+    with pytest.raises(InputError, match=f"{tmp_path}/file/average .*written: "):
         save_params(tmp_path / "file" / "average", make_state(4).params)
 
     def interrupt(folder):

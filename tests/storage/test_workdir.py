@@ -44,30 +44,30 @@ def test_the_newest_configuration_is_what_is_stored(workdir):
 def test_a_folder_without_a_run_names_the_command_that_makes_one(tmp_path):
     with pytest.raises(InputError) as refused:
         Workdir(tmp_path).load_config()
-    assert str(refused.value) == (
-        f"{tmp_path} is not the workdir of a run: it has no config.json; make one with "
-        f"python train.py --workdir={tmp_path}"
-    )
+    message = str(refused.value)
+    assert message.startswith(f"{tmp_path} ") and "config.json" in message
+    assert message.endswith(f"python train.py --workdir={tmp_path}")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "config.json: not valid JSON: Expecting property name"),
-        (b"", "config.json: not valid JSON"),
-        (b"[1, 2]", "config.json: expected an object of config sections"),
-        (b'{"seed": "\xff"}', "config.json: not UTF-8"),
-        (b'{"model": {"d_modl": 4}}', "config.json.model.d_modl does not exist; nearest: "),
-        (b'{"model": 5}', "config.json: model must be a section of fields, not 5"),
-        (b'{"model": {"d_model": "4"}}', "config.json.model.d_model='4' has the wrong type str"),
-        (b'{"model": {"d_model": 30}}', "model.d_model=30 is not divisible by model.num_heads=8"),
+        (b"{", ("config.json: ", "JSON", "Expecting property name")),
+        (b"", ("config.json: ", "JSON")),
+        (b"[1, 2]", ("config.json: ", "object")),
+        (b'{"seed": "\xff"}', ("config.json: ", "UTF-8")),
+        (b'{"model": {"d_modl": 4}}', ("config.json.model.d_modl ", "config.json.model.d_model")),
+        (b'{"model": 5}', ("config.json: model ", "section", " 5")),
+        (b'{"model": {"d_model": "4"}}', ("config.json.model.d_model='4'", "str", "int")),
+        (b'{"model": {"d_model": 30}}', ("model.d_model=30", "model.num_heads=8", "nearest: ")),
     ],
 )
 def test_a_damaged_configuration_is_refused(workdir, content, words):
     workdir.config_file.write_bytes(content)
     with pytest.raises(InputError) as refused:
         workdir.load_config()
-    assert words in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer.model_config import TransformerConfig
 from jaxformer.ops.losses import label_smoothed_cross_entropy, shift_right
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 
 CONFIG = TransformerConfig(
     vocab_size=23, num_encoder_layers=2, num_decoder_layers=2, d_model=16, d_ff=24, num_heads=2
@@ -21,19 +21,23 @@ TARGETS = np.array([[0, 4, EOS, PAD, PAD], [9, 9, 11, 12, EOS], [3, EOS] + [PAD]
 SMOOTHING = 0.1
 
 
+def make_task(**options):
+    return Translation(CONFIG, pad_id=PAD, bos_id=BOS, **({"label_smoothing": SMOOTHING} | options))
+
+
 @pytest.fixture(scope="module")
 def task():
-    return Translation(CONFIG, pad_id=PAD, bos_id=BOS)
+    return make_task()
 
 
 @pytest.fixture(scope="module")
 def sums(task, parameters_of):
     batch = {"inputs": INPUTS, "targets": TARGETS}
-    return task.loss_sums(parameters_of(CONFIG), batch, label_smoothing=SMOOTHING)
+    return task.loss_sums(parameters_of(CONFIG), batch)
 
 
 def test_sums_equal_numpy(sums, parameters_of):
-    expected = {"loss": 0.0, "nll": 0.0, "correct": 0, "tokens": 0}
+    expected = {"loss": 0.0, "nll": 0.0, "correct": 0, "weight": 0}
     for source, target in zip(INPUTS, TARGETS, strict=True):
         source, target = source[source != PAD], target[target != PAD]
         shifted = np.array([BOS, *target[:-1]])
@@ -47,8 +51,8 @@ def test_sums_equal_numpy(sums, parameters_of):
             expected["loss"] -= float(wanted @ np.log(probabilities))
             expected["nll"] -= math.log(probabilities[token])
             expected["correct"] += int(np.argmax(scores) == token)
-            expected["tokens"] += 1
-    assert expected["tokens"] == 10
+            expected["weight"] += 1
+    assert expected["weight"] == 10
     assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-5)
     assert {value.dtype.name for value in sums.values()} == {"float32"}
 
@@ -68,27 +72,23 @@ def test_packed_sums_equal_unpacked_ones(task, sums, parameters_of):
     batch = {name: rows[name][0] for name in rows}
     batch |= {f"{name}_segments": rows[name][1] for name in rows}
     batch |= {f"{name}_positions": rows[name][2] for name in rows}
-    packed = jax.jit(lambda params: task.loss_sums(params, batch, label_smoothing=SMOOTHING))(
-        parameters_of(CONFIG)
-    )
+    packed = jax.jit(lambda params: task.loss_sums(params, batch))(parameters_of(CONFIG))
     for name, value in sums.items():
         assert float(packed[name]) == pytest.approx(float(value), rel=1e-5), name
 
 
 def test_rows_of_padding_weigh_nothing(task, parameters_of):
     batch = {"inputs": INPUTS, "targets": np.full_like(TARGETS, PAD)}
-    empty = task.loss_sums(parameters_of(CONFIG), batch, label_smoothing=SMOOTHING)
+    empty = task.loss_sums(parameters_of(CONFIG), batch)
     assert {name: float(value) for name, value in empty.items()} == dict.fromkeys(
-        ("loss", "nll", "correct", "tokens"), 0.0
+        ("loss", "nll", "correct", "weight"), 0.0
     )
 
 
 def test_dropout_needs_a_key(task, sums, parameters_of):
     batch = {"inputs": INPUTS, "targets": TARGETS}
-    dropped = task.loss_sums(
-        parameters_of(CONFIG), batch, label_smoothing=SMOOTHING, dropout_key=jax.random.key(0)
-    )
-    assert float(dropped["tokens"]) == 10
+    dropped = task.loss_sums(parameters_of(CONFIG), batch, key=jax.random.key(0))
+    assert float(dropped["weight"]) == 10
     assert abs(float(dropped["loss"]) - float(sums["loss"])) > 0.01
 
 
@@ -98,7 +98,7 @@ def test_r_drop_adds_the_divergence_of_two_passes(task, sums, parameters_of):
     inputs, targets = (jnp.repeat(jnp.asarray(ids), 2, axis=0) for ids in (INPUTS, TARGETS))
 
     def by_definition(params):
-        logits = task.model.apply(
+        output = task.model.apply(
             {"params": params},
             inputs,
             shift_right(targets, BOS),
@@ -106,25 +106,27 @@ def test_r_drop_adds_the_divergence_of_two_passes(task, sums, parameters_of):
             deterministic=False,
             rngs={"dropout": key},
         )
-        weights = targets != PAD
+        logits, weights = output.logits, targets != PAD
         losses = label_smoothed_cross_entropy(logits, targets, SMOOTHING).loss
         one, other = jax.nn.log_softmax(logits[0::2]), jax.nn.log_softmax(logits[1::2])
         forth = jnp.sum(jnp.exp(one) * (one - other), axis=-1)
         back = jnp.sum(jnp.exp(other) * (other - one), axis=-1)
         return jnp.sum(losses * weights) / 2 + alpha / 4 * jnp.sum((forth + back) * weights[0::2])
 
-    def by_task(params, **options):
-        options = {"label_smoothing": SMOOTHING, "r_drop_alpha": alpha, "chunk_tokens": 4} | options
-        sums = task.loss_sums(params, batch, **options)
+    def by_task(params, key, **options):
+        settings = {"r_drop_alpha": alpha, "chunk_tokens": 4} | options
+        sums = make_task(**settings).loss_sums(params, batch, key=key)
         return sums["loss"], sums
 
     params = parameters_of(CONFIG)
     wanted, wanted_gradient = jax.value_and_grad(by_definition)(params)
-    (loss, found), gradient = jax.value_and_grad(by_task, has_aux=True)(params, dropout_key=key)
+    (loss, found), gradient = jax.value_and_grad(by_task, has_aux=True)(params, key)
     assert float(loss) == pytest.approx(float(wanted), rel=1e-5)
-    assert float(found["tokens"]) == 10 and 0 <= float(found["correct"]) <= 10
+    assert float(found["weight"]) == 10 and 0 <= float(found["correct"]) <= 10
     for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(wanted_gradient), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
-    plain = by_task(params, dropout_key=key, r_drop_alpha=0.0)[0]
+    plain = by_task(params, key, r_drop_alpha=0.0)[0]
     assert abs(float(plain) - float(loss)) > 0.1
-    assert float(by_task(params)[0]) == pytest.approx(float(sums["loss"]), rel=1e-6)  # no dropout
+    assert float(by_task(params, None)[0]) == pytest.approx(
+        float(sums["loss"]), rel=1e-6
+    )  # no dropout

@@ -178,7 +178,7 @@ def test_progress_prints_one_line_where_there_is_no_terminal(capsys):
     progress.show(400, values, 0.5)
     progress.close()
     assert capsys.readouterr().out == (
-        "step 400/1,000  loss 2.500  lr 3.00e-04  12,345 target tok/s  5:00 left\n"
+        "step 400/1,000  loss 2.500  lr 3.00e-04  12,345 target tokens/s  5:00 left\n"
     )
 
 
@@ -186,7 +186,7 @@ def test_an_interval_of_skipped_updates_has_no_loss_to_show(capsys):
     progress = Progress(0, 1000)
     progress.show(400, {"learning_rate": 3e-4, "target_tokens_per_second": 0.0}, 0.5)
     assert capsys.readouterr().out == (
-        "step 400/1,000  all updates skipped  lr 3.00e-04  0 target tok/s  5:00 left\n"
+        "step 400/1,000  all updates skipped  lr 3.00e-04  0 target tokens/s  5:00 left\n"
     )
 
 

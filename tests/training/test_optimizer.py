@@ -8,14 +8,23 @@ import numpy as np
 import optax
 import pytest
 
-from jaxformer.config import OPTIMIZER_NAMES, MeshConfig, OptimizerConfig, TrainingConfig
+from jaxformer.config import (
+    OPTIMIZER_NAMES,
+    SCHEDULE_ALIASES,
+    SCHEDULE_NAMES,
+    Config,
+    MeshConfig,
+    OptimizerConfig,
+)
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
-from jaxformer.tasks.translation import Translation
+from jaxformer.storage.changes import config_changes
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.optimizer import (
     FACTORED_SIZE,
     OPTIMIZERS,
+    SCHEDULES,
     make_optimizer,
     make_schedule,
 )
@@ -47,6 +56,15 @@ def test_paper_schedule():
     assert actual == pytest.approx([1.746928e-7, 3.493856e-7, 6.987712e-4, 3.493856e-4], rel=1e-5)
     doubled = rates([1], schedule="paper", learning_rate=2.0, warmup_steps=4000)
     assert doubled == pytest.approx([3.493856e-7], rel=1e-5)
+
+
+def test_noam_is_another_name_of_the_papers_schedule():
+    """Also for a run: one started with either name is resumed with the other."""
+    assert SCHEDULE_ALIASES == {"noam": "paper"}
+    paper, noam = (Config(optimizer=OptimizerConfig(schedule=name)) for name in ("paper", "noam"))
+    assert noam == paper and noam.to_json() == paper.to_json()
+    assert Config.from_dict({"optimizer": {"schedule": "noam"}}) == paper
+    assert config_changes(paper, noam) == config_changes(noam, paper) == []
 
 
 def test_inverse_sqrt_schedule():
@@ -205,6 +223,7 @@ def test_muon_momentum_is_nesterovs():
 
 def test_the_configuration_knows_the_names_without_optax():
     assert tuple(OPTIMIZERS) == OPTIMIZER_NAMES
+    assert tuple(SCHEDULES) == SCHEDULE_NAMES
 
 
 def test_adamw_is_adam_with_a_weight_decay():
@@ -352,8 +371,7 @@ class CopyRun:
             name=name, schedule="constant", learning_rate=LEARNING[name][0], warmup_steps=5,
             clip_norm=1.0, weight_decay=0.01,
         )  # fmt: skip
-        training = TrainingConfig(label_smoothing=0.0, num_steps=30)
-        program = TrainingProgram(Translation(MODEL, pad_id=0, bos_id=2), config, training)
+        program = TrainingProgram(Translation(MODEL, pad_id=0, bos_id=2), config, num_steps=30)
         self.mesh = mesh
         self.state = program.first_state(jax.random.key(0), mesh)
         self.step = program.train_step(mesh)
@@ -365,7 +383,7 @@ class CopyRun:
         inputs = np.where(np.arange(16)[:, None] == 3, 99, rows) if poisoned else rows
         batch = shard_batch({"inputs": inputs.astype(np.int32), "targets": rows}, self.mesh)
         self.state, sums = self.step(self.state, batch, jax.random.key(1))
-        return float(sums["loss"] / sums["tokens"])
+        return float(sums["loss"] / sums["weight"])
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_the_steps_after_the_warm_up_are_traced(tmp_path, capsys):
     assert json.loads(gzip.decompress(perfetto.read_bytes()))["traceEvents"]
     out = capsys.readouterr().out
     assert out.startswith(f"profile   {perfetto.parent}\n")
-    assert f"xprof --logdir={tmp_path} " in out
+    assert f"xprof --logdir={tmp_path}" in out
 
 
 def test_a_run_that_ends_within_the_trace_keeps_what_there_is(tmp_path):

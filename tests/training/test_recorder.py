@@ -10,7 +10,8 @@ import pytest
 
 from jaxformer.config import Config, TrainingConfig
 from jaxformer.model_config import TransformerConfig
-from jaxformer.models.flops import training_flops
+from jaxformer.models.flops import forward_flops
+from jaxformer.tasks.translation import TranslationTask
 from jaxformer.training.guards.spikes import Spike
 from jaxformer.training.metrics import Progress
 from jaxformer.training.recorder import Recorder
@@ -28,12 +29,13 @@ class Lines(list):
 def make_recorder(lines, memory=None, *, device_kind="cpu", **training):
     """A recorder of a run on two devices over one pair of 5 and 4 tokens, logged every 2 steps."""
     device = types.SimpleNamespace(device_kind=device_kind)
+    config = Config(
+        model=MODEL, training=TrainingConfig(**{"num_steps": 5, "log_every": 2} | training)
+    )
     run = types.SimpleNamespace(
-        config=Config(
-            model=MODEL, training=TrainingConfig(**{"num_steps": 5, "log_every": 2} | training)
-        ),
-        corpus=Pair(),
-        plan=types.SimpleNamespace(steps_per_epoch=4),
+        config=config,
+        objective=TranslationTask().objective(config, None),
+        dataset=types.SimpleNamespace(corpus=Pair(), steps_per_epoch=4),
         mesh=types.SimpleNamespace(devices=np.array([device, device])),
         program=types.SimpleNamespace(schedule=lambda step: jnp.float32(0.1) * step),
         workdir=types.SimpleNamespace(checkpoints="runs/x/checkpoints"),
@@ -50,7 +52,7 @@ class Pair:
 
 
 def step_sums(loss, tokens=10.0):
-    sums = {"loss": loss, "nll": loss / 2, "correct": 4.0, "tokens": tokens, "gradient_norm": loss}
+    sums = {"loss": loss, "nll": loss / 2, "correct": 4.0, "weight": tokens, "gradient_norm": loss}
     sums["skipped"] = 0.0 if math.isfinite(loss) else 1.0
     return {name: jnp.float32(value) for name, value in sums.items()}
 
@@ -194,7 +196,9 @@ def test_utilisation_is_of_the_peak_of_all_devices(r_drop_alpha, passes, monkeyp
     now[0] += 2.0
     recorder.settle(2, "sound")
     values = lines[0][2]
-    speed = passes * training_flops(MODEL, [5], [4]) * 1e6  # 8e6 target tokens, 4 a pair, in 2 s
+    speed = (
+        3.0 * passes * forward_flops(MODEL, [5], [4]).total * 1e6
+    )  # 8e6 target tokens, 4 a pair, in 2 s
     assert values["model_flops_per_second"] == pytest.approx(speed)
     assert values["mfu"] == pytest.approx(speed / (2 * 121e12))
     assert f"  MFU {values['mfu']:.1%}  " in capsys.readouterr().out

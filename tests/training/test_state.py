@@ -7,7 +7,7 @@ import optax
 import pytest
 from training_run import change, replace_measurement, small_config, write_corpus
 
-from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
+from jaxformer.config import MeshConfig, OptimizerConfig
 from jaxformer.decoding.translator import abstract_params
 from jaxformer.model_config import TransformerConfig
 from jaxformer.models.transformer import Transformer
@@ -15,7 +15,7 @@ from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import parameter_shardings, replicated
 from jaxformer.storage.checkpoint import load_params
 from jaxformer.storage.workdir import Workdir
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.loop import train
 from jaxformer.training.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from jaxformer.training.program import TrainingProgram
@@ -84,9 +84,7 @@ def test_every_optimizer_has_shapes_and_shardings(name, scan_layers):
         num_heads=4, scan_layers=scan_layers,
     )  # fmt: skip
     config = OptimizerConfig(name=name, weight_decay=0.1, clip_norm=1.0, ema_decay=0.9)
-    shapes = TrainingProgram(
-        Translation(model, pad_id=0, bos_id=2), config, TrainingConfig()
-    ).shapes
+    shapes = TrainingProgram(Translation(model, pad_id=0, bos_id=2), config, 100).shapes
     assert sized(shapes.opt_state) / sized(shapes.params) == pytest.approx(
         STATE_SIZES[name], abs=0.02
     )

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxformer.config import MeshConfig, OptimizerConfig, TrainingConfig
+from jaxformer.config import MeshConfig, OptimizerConfig
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.program import TrainingProgram
 from jaxformer.training.state import state_shardings
 from jaxformer.training.step import moving_average
@@ -62,22 +62,20 @@ def make_batch(*, poisoned=False):
     return {"inputs": inputs, "targets": targets}
 
 
-def make_task(model=MODEL):
-    return Translation(model, pad_id=0, bos_id=2)
+def make_objective(model=MODEL, objective=Translation, **options):
+    return objective(model, pad_id=0, bos_id=2, label_smoothing=SMOOTHING, **options)
 
 
 class Run:
     """A compiled update on a mesh, always from the same first parameters."""
 
     def __init__(
-        self, mesh, params, model=MODEL, config=OPTIMIZER, task=Translation, r_drop_alpha=0.0
+        self, mesh, params, model=MODEL, config=OPTIMIZER, objective=Translation, r_drop_alpha=0.0
     ):
         devices = jax.devices()[:1] if mesh.data == 1 and mesh.fsdp == 1 else jax.devices()
         self.mesh = make_mesh(mesh, devices)
-        training = TrainingConfig(
-            label_smoothing=SMOOTHING, num_steps=10, r_drop_alpha=r_drop_alpha
-        )
-        self.program = TrainingProgram(task(model, pad_id=0, bos_id=2), config, training)
+        objective = make_objective(model, objective, r_drop_alpha=r_drop_alpha)
+        self.program = TrainingProgram(objective, config, num_steps=10)
         self.params = params
         self.shardings = state_shardings(self.program.shapes, self.mesh)
         self.step = self.program.train_step(self.mesh)
@@ -158,7 +156,7 @@ def test_update_equals_numpy(two_updates, params):
     @jax.jit
     def mean_loss_gradient(params):
         def mean_loss(params):
-            sums = make_task().loss_sums(params, batch, label_smoothing=SMOOTHING, dropout_key=key)
+            sums = make_objective().loss_sums(params, batch, key=key)
             return sums["loss"] / jnp.sum(batch["targets"] != 0), sums
 
         return jax.grad(mean_loss, has_aux=True)(params)
@@ -167,7 +165,7 @@ def test_update_equals_numpy(two_updates, params):
     state, _, reported, _ = two_updates("data")
     norm = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in jax.tree.leaves(gradient)))
     assert norm > 2 * OPTIMIZER.clip_norm
-    assert reported["tokens"] == 6 + 1 + 2 + 6 + 3 + 1 + 5 + 2
+    assert reported["weight"] == 6 + 1 + 2 + 6 + 3 + 1 + 5 + 2
     close(reported, sums | {"gradient_norm": norm, "skipped": 0.0})
     clipped = jax.tree.map(lambda g: g * OPTIMIZER.clip_norm / norm, gradient)
 
@@ -231,7 +229,7 @@ def test_an_update_that_is_not_finite_changes_the_step_alone(two_updates, run_on
     run, (before, *_) = run_on(name), two_updates(name)
     state, sums = jax.device_get(run.update(jax.device_put(before, run.shardings), poisoned=True))
     assert np.isnan(sums["loss"]) and np.isnan(sums["gradient_norm"])
-    assert (sums["skipped"], sums["tokens"]) == (1.0, 26.0)
+    assert (sums["skipped"], sums["weight"]) == (1.0, 26.0)
     assert (before.step, counts(before.opt_state)) == (1, (1, 1))
     assert (state.step, counts(state.opt_state)) == (2, (1, 2))
     identical(state.params, before.params)
@@ -262,7 +260,9 @@ class GradientOfNaN(Translation):
 
 
 def test_a_gradient_that_is_not_finite_spoils_the_update_of_a_finite_loss(params):
-    run = Run(MESHES["one"], params, config=replace(OPTIMIZER, name="muon"), task=GradientOfNaN)
+    run = Run(
+        MESHES["one"], params, config=replace(OPTIMIZER, name="muon"), objective=GradientOfNaN
+    )
     before = jax.device_get(run.first_state())
     state, sums = jax.device_get(run.update(run.first_state()))
     assert np.isfinite(sums["loss"]) and np.isnan(sums["gradient_norm"])
@@ -297,7 +297,7 @@ def test_accumulated_parts_equal_the_whole_batch(params):
 def test_first_state_is_the_same_on_eight_devices(run_on):
     run = run_on("mixed")
     state = run.program.first_state(jax.random.key(3), run.mesh)
-    expected = make_task().init(jax.random.key(3))
+    expected = make_objective().init(jax.random.key(3))
     close(jax.device_get(state.params), jax.device_get(expected), tolerance=1e-6)
     identical(state.ema_params, state.params)
     assert int(state.step) == 0

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from step_functions import one_token
 
-from jaxformer.decoding.engine import decode
+from jaxformer.decoding.engine import IndexedCache, decode
 from jaxformer.decoding.recording import Recording
 from jaxformer.decoding.strategies import BeamSearch, Greedy, Sample
 from jaxformer.visualization.beam_tree import DROPPED, FINISHED, KEPT, ROOT, beam_tree
@@ -28,8 +29,8 @@ def _search(tables, strategy, max_length):
         return tables[jnp.arange(tokens.size) // width, index, tokens], cache
 
     return decode(
-        step_fn, (), strategy, batch_size=len(tables), bos_id=BOS, eos_id=EOS, pad_id=PAD,
-        max_length=max_length, key=jax.random.key(1),
+        one_token(step_fn), IndexedCache(), strategy, batch_size=len(tables), bos_id=BOS,
+        eos_id=EOS, pad_id=PAD, max_length=max_length, key=jax.random.key(1),
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
         ('{"step": 30, "spl', "line 2"),
         ("[1, 2]", "line 2"),
         ('{"step": 30}', "line 2.*'split'"),
-        ('{"step": "30", "split": "train"}', "line 2.*step must be a whole number"),
+        ('{"step": "30", "split": "train"}', "line 2.*step .*whole number"),
         ('{"step": 30, "split": "\udcff"}', "line 2"),
     ],
 )
@@ -60,12 +60,12 @@ def test_a_damaged_line_is_named_and_left_out(tmp_path, line, reason, capsys):
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match=f"--workdir={tmp_path}/nowhere: "):
         read_metrics(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="has no metrics.jsonl"):
+    with pytest.raises(InputError, match=f"{tmp_path} .*metrics.jsonl"):
         read_metrics(tmp_path)
     resumed = {"step": 0, "split": "resume", "changed": "seed"}
-    with pytest.raises(InputError, match="no figures yet"):
+    with pytest.raises(InputError, match=f"{tmp_path}/new/metrics.jsonl "):
         read_metrics(write_run(tmp_path / "new", [resumed]))
 
 
@@ -87,7 +87,7 @@ def test_runs_are_named_by_the_shortest_ends_that_differ(tmp_path):
     assert run_names(["runs/pocket/"]) == ["pocket"]
     assert run_names([tmp_path / "a/one", tmp_path / "b/two"]) == ["one", "two"]
     assert run_names([tmp_path / "a/one", tmp_path / "b/one"]) == ["a/one", "b/one"]
-    with pytest.raises(InputError, match="the same workdir twice"):
+    with pytest.raises(InputError, match=f"twice: {tmp_path}, {tmp_path}"):
         run_names([tmp_path, tmp_path / "." / ""])
 
 

@@ -8,7 +8,7 @@ from jaxformer.ops.attention_mask import AttentionMask
 from jaxformer.visualization.mask_figure import attention_kinds, batch_rows, masks_figure
 
 PAIRS = [(["why"], ["pourquoi", "?"]), (["the", "cat"], ["le"])]
-NAMES = ".>#x"  # may look, later token, padding, another sentence
+NAMES = ".>#x"  # may attend, later token, padding, another sentence
 
 
 def drawing(kinds):
@@ -44,7 +44,7 @@ def test_a_mask_without_a_known_reason_is_not_drawn_as_allowed():
     row = batch_rows(PAIRS)[0]
     secret = AttentionMask(mask=np.zeros((1, 1, 3, 3), bool))
     row = row._replace(masks=row.masks._replace(encoder=secret))
-    with pytest.raises(InputError, match="encoder: a mask that is neither"):
+    with pytest.raises(InputError, match="encoder: .*mask"):
         attention_kinds(row)
 
 
@@ -64,15 +64,15 @@ def test_the_picture_has_a_panel_for_each_row_and_attention():
     # Of the packed decoder: 9 cells to look at, 10 later, 6 of the other sentence.
     assert drawn == {"": 9, "////": 10, "xxxx": 6} or drawn == {None: 9, "////": 10, "xxxx": 6}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["may look", "later token", "padding", "another sentence"]
+    assert legend == ["may attend", "later token", "padding", "another sentence"]
 
 
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        (PAIRS[:1], "1 sentence pairs: give two or more"),
-        ([*PAIRS, ([], ["le"])], "none of them empty"),
-        ([(["a"] * 40, ["b"]), (["a"] * 10, ["b"])], "has 52 tokens .* a picture holds 48"),
+        (PAIRS[:1], "1 sentence pairs.*two or more"),
+        ([*PAIRS, ([], ["le"])], "3 sentence pairs.*empty"),
+        ([(["a"] * 40, ["b"]), (["a"] * 10, ["b"])], "52 tokens.*48"),
     ],
 )
 def test_batches_that_cannot_be_drawn_are_refused(pairs, message):

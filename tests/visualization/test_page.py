@@ -180,6 +180,20 @@ def colours_of(theme):
     return named, heads
 
 
+def test_the_dark_colours_are_written_once_and_used_by_button_and_system():
+    style = (ASSETS / "page.css").read_text("utf-8")
+    assert style.count("color-scheme: dark;") == 1 and "prefers-color-scheme" not in style
+    page = render_page(example_report([example_sentence("one", "un")]))
+    chosen = re.search(r':root\[data-theme="dark"\] (\{.*?\n\})', page, re.S)[1]
+    by_system = re.search(
+        r"@media \(prefers-color-scheme: dark\) \{\n"
+        r':root:not\(\[data-theme="light"\]\) (\{.*?\n\})\n\}',
+        page,
+        re.S,
+    )[1]
+    assert chosen == by_system and "--ground" in chosen
+
+
 def linear(colour):
     channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)

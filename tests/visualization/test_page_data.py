@@ -230,7 +230,7 @@ def test_which_layers():
     assert choose_layers("encoder", 3, None) == (0, 1, 2)
     assert choose_layers("encoder", 3, [5, 2, 0, 2]) == (0, 2)
     for layers in ([], [3], [-1, 0]):
-        with pytest.raises(InputError, match="3 layers are numbered 0 to 2"):
+        with pytest.raises(InputError, match="--layers=.* 0 to 2"):
             choose_layers("decoder", 3, layers)
 
 
@@ -245,14 +245,14 @@ def test_a_page_that_would_be_too_large_is_refused_with_repairs(translator, trac
             yield trace
 
     assert make_page(translator, traces[:1])["sentences"]
-    words = r"sentence 2, of \d+ pieces.*--layers=1 to show fewer.*fewer sentences \(1 of these fit"
+    words = r"sentence 2, .*\d+ pieces.*--layers=1 .*fewer sentences \(1 "
     with pytest.raises(InputError, match=words):
         make_page(translator, one_by_one())
     assert len(taken) == 2  # it stops at the first sentence too many
 
 
 def test_no_sentence_is_no_page(translator):
-    with pytest.raises(InputError, match="there is no sentence to show"):
+    with pytest.raises(InputError, match="no sentence"):
         make_page(translator, [])
 
 

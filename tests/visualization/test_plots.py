@@ -80,7 +80,7 @@ def test_the_peak_of_a_long_run_is_not_lost_between_points():
 
 
 def test_too_many_schedules_are_refused():
-    with pytest.raises(InputError, match="number of schedules=8 must be between 1 and 7"):
+    with pytest.raises(InputError, match="number of schedules=8 .* 1 and 7"):
         schedule_figure({str(n): lambda count: count for n in range(8)}, 10)
     with pytest.raises(InputError, match="number of schedules=0"):
         schedule_figure({}, 10)

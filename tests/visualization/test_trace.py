@@ -248,10 +248,10 @@ def test_the_layout_of_bertviz(parameters_of):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(text=" \t"), "the text is blank"),
-        (dict(text=TEXT, reference=" "), "the reference translation is blank"),
-        (dict(text=TEXT, label_smoothing=1.5), "label_smoothing=1.5 must be between 0 and 0.9"),
-        (dict(text="a\udc80b"), "is not Unicode text"),
+        (dict(text=" \t"), "text .*blank"),
+        (dict(text=TEXT, reference=" "), "reference .*blank"),
+        (dict(text=TEXT, label_smoothing=1.5), "label_smoothing=1.5 .* 0 and 0.9"),
+        (dict(text="a\udc80b"), "Unicode"),
     ],
 )
 def test_what_cannot_be_traced(parameters_of, arguments, words):
@@ -262,7 +262,7 @@ def test_what_cannot_be_traced(parameters_of, arguments, words):
 def test_a_reference_beyond_the_learned_positions_is_refused(parameters_of):
     config = small_model(positions="learned")
     translator = make_translator(parameters_of, config)
-    words = r"of \d+ tokens is longer than the 64 learned positions of the model"
+    words = r"\d+ tokens .*64 learned positions"
     with pytest.raises(InputError, match=words):
         trace_sentence(translator, TEXT, "\U0001f600" * 20)
 

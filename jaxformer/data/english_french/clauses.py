@@ -55,7 +55,18 @@ def _french_verb(subject: Phrase, verb: Verb, tense: str) -> tuple[str, tuple[st
 def predicate(
     subject: Phrase, verb: Verb, tense: str, negated: bool, complement: Complement
 ) -> Complement:
-    """Verb phrase of a statement, without its subject."""
+    """Verb phrase of a statement, without its subject.
+
+    Args:
+      subject: the subject, which the verb agrees with.
+      verb: the verb.
+      tense: one of `TENSES`.
+      negated: whether to negate.
+      complement: what follows the verb.
+
+    Returns:
+      The verb phrase in both languages.
+    """
     english = _english_verb(subject, verb, tense, negated) + complement.en
     finite, rest = _french_verb(subject, verb, tense)
     words = [finite, *rest]
@@ -67,7 +78,18 @@ def predicate(
 def statement(
     subject: Phrase, verb: Verb, tense: str, negated: bool, complement: Complement
 ) -> Complement:
-    """Subject and verb phrase: "the dog doesn't eat" -> le chien ne mange pas."""
+    """Subject and verb phrase: "the dog doesn't eat" -> le chien ne mange pas.
+
+    Args:
+      subject: the subject.
+      verb: the verb.
+      tense: one of `TENSES`.
+      negated: whether to negate.
+      complement: what follows the verb.
+
+    Returns:
+      The clause in both languages, not capitalised and without a final mark.
+    """
     rest = predicate(subject, verb, tense, negated, complement)
     return Complement(f"{subject.en} {rest.en}", (*subject.fr, *rest.fr))
 
@@ -99,7 +121,17 @@ def with_object_pronoun(
 
 
 def copula(subject: Phrase, past: bool, negated: bool, rest: Complement) -> Complement:
-    """Subject, "is" or "was", and what follows."""
+    """Subject, "is" or "was", and what follows.
+
+    Args:
+      subject: the subject.
+      past: "was" instead of "is"; imparfait in French.
+      negated: whether to negate.
+      rest: what follows the verb.
+
+    Returns:
+      The clause in both languages.
+    """
     finite = (
         french_verbs.imperfect_of_be(subject.person)
         if past
@@ -113,7 +145,16 @@ def copula(subject: Phrase, past: bool, negated: bool, rest: Complement) -> Comp
 def adjective_complement(
     subject: Phrase, adjective: Adjective, degree: tuple[str, str] = ("", "")
 ) -> Complement:
-    """A predicate adjective agreeing with `subject`, after too, very or nothing."""
+    """A predicate adjective agreeing with `subject`, after too, very or nothing.
+
+    Args:
+      subject: decides gender and number in French.
+      adjective: the adjective.
+      degree: English and French adverb before it; empty strings for none.
+
+    Returns:
+      The adjective in both languages, to follow a copula.
+    """
     form = french_grammar.agree_adjective(adjective, subject.gender, subject.is_plural)
     english, french = degree
     if english:
@@ -122,7 +163,17 @@ def adjective_complement(
 
 
 def yes_no_question(subject: Phrase, verb: Verb, tense: str, complement: Complement) -> Complement:
-    """ "Do you eat ...?" -> est-ce que vous mangez ... ?"""
+    """ "Do you eat ...?" -> est-ce que vous mangez ... ?
+
+    Args:
+      subject: the subject.
+      verb: the verb.
+      tense: one of `TENSES`.
+      complement: what follows the verb.
+
+    Returns:
+      The question in both languages, without its mark.
+    """
     finite, rest = _french_verb(subject, verb, tense)
     words = ("est-ce", "que", *subject.fr, finite, *rest, *complement.fr)
     if tense == "can":
@@ -147,6 +198,17 @@ def inverted_question(
     """Wh- questions with inversion: pourquoi mange-t-il ..., pourquoi le chien a-t-il ...
 
     A noun subject stays before the verb and its pronoun is inverted (complex inversion).
+
+    Args:
+      word: the question word in both languages.
+      subject: the subject, a noun or a pronoun.
+      verb: the verb.
+      tense: "present" or "past".
+      negated: whether to negate.
+      complement: what follows the verb.
+
+    Returns:
+      The question in both languages, without its mark.
     """
     finite, rest = _french_verb(subject, verb, tense)
     inverted = french_grammar.invert(finite, subject.pronoun)

@@ -1,8 +1,8 @@
 """Pronouns that only the predicate resolves: it was too tired, it was too wide.
 
-A frame fixes a verb, the kinds of its subject and object, and predicates that can be said of one of
-the two only. "The animal didn't cross the street because it was too wide." therefore has one right
-translation, and the French pronoun and adjective agree with the antecedent.
+A frame fixes a verb, the kinds of its subject and object, and predicates that fit only one of the
+two. "The animal didn't cross the street because it was too wide." therefore has one correct
+translation, in which the French pronoun and adjective agree with the antecedent.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ FRAMES = (
     _frame("enter", "animal", "building", _ANIMATE, "dark noisy"),
     _frame("enter", "animal", "room", _ANIMATE, "narrow dark noisy"),
 )
-# The sentences everybody tries first stay unseen, whatever the digest says.
+# The best-known examples are always held out, whatever their digest.
 _ALWAYS_HELD_OUT = frozenset(("animal cross street tired", "animal cross street wide"))
 _held_out: dict[str, bool] = {}
 
 
 def is_held_out(key: str) -> bool:
-    """Whether a combination is kept from every split and left to `coreference_pairs`."""
+    """Whether a combination is excluded from every split, for `coreference_pairs` to test."""
     if key not in _held_out:
         digest = hashlib.blake2b(f"coreference {key}".encode(), digest_size=4).digest()
         share = int.from_bytes(digest, "big") % 100
@@ -131,8 +131,14 @@ def _written(noun: Noun, is_plural: bool) -> tuple[str, str]:
 def realize(rng: Random, choice: Choice, same_number: bool = True) -> Sentence:
     """Draw determiners, number, tense and degree for `choice`.
 
-    With `same_number` subject and object are both singular or both plural, so that the number of
-    the pronoun does not give the antecedent away.
+    Args:
+      rng: source of the draws.
+      choice: verb, nouns and predicate.
+      same_number: make subject and object both singular or both plural, so that the number of the
+        pronoun does not reveal the antecedent.
+
+    Returns:
+      The sentence pair, with `coreference` and `nouns` set.
     """
     plural = rng.random() < 0.2
     target_plural = plural if same_number else not plural

@@ -50,7 +50,16 @@ def article(next_word: str) -> str:
 
 
 def be(person: str, *, past: bool = False, negated: bool = False) -> str:
-    """A form of "be"; negated: isn't, weren't, and "am not" for the first person present."""
+    """A form of "be"; negated: isn't, weren't, and "am not" for the first person present.
+
+    Args:
+      person: 1s, 3s, 1p, 2p or 3p.
+      past: past tense instead of present.
+      negated: whether to negate.
+
+    Returns:
+      The form, such as "isn't".
+    """
     form = (BE_PAST if past else BE_PRESENT)[person]
     if not negated:
         return form
@@ -58,7 +67,16 @@ def be(person: str, *, past: bool = False, negated: bool = False) -> str:
 
 
 def do(person: str, *, past: bool = False, negated: bool = False) -> str:
-    """The auxiliary of questions and negations: do, doesn't, did, didn't."""
+    """The auxiliary of questions and negations: do, doesn't, did, didn't.
+
+    Args:
+      person: 1s, 3s, 1p, 2p or 3p.
+      past: past tense instead of present.
+      negated: whether to negate.
+
+    Returns:
+      The form, such as "doesn't".
+    """
     return ("did" if past else DO_PRESENT[person]) + ("n't" if negated else "")
 
 

@@ -1,7 +1,7 @@
 """French grammar as pure functions: agreement, elision, contraction, negation, question forms.
 
-A French sentence is built as a list of words in full form ("de", "le", "animal") and joined once by
-`join_words`, which is the only place that elides and contracts.
+A French sentence is built as a list of full words ("de", "le", "animal"). Only `join_words`, which
+joins them, elides and contracts.
 """
 
 from __future__ import annotations
@@ -72,18 +72,46 @@ def feminine(adjective: str) -> str:
 
 
 def agree_forms(masculine: str, feminine_form: str, gender: str, is_plural: bool) -> str:
-    """The form for a gender ("m", "f") and number of a word with these two singulars."""
+    """Inflect a word for gender and number.
+
+    Args:
+      masculine: masculine singular.
+      feminine_form: feminine singular.
+      gender: "m" or "f".
+      is_plural: whether the form is plural.
+
+    Returns:
+      The inflected form.
+    """
     form = feminine_form if gender == "f" else masculine
     return plural(form) if is_plural else form
 
 
 def agree_adjective(adjective: Adjective, gender: str, is_plural: bool) -> str:
-    """The form of `adjective` for a gender and number, as a predicate or postposed."""
+    """Inflect an adjective that follows its noun or a copula.
+
+    Args:
+      adjective: the adjective.
+      gender: "m" or "f".
+      is_plural: whether the form is plural.
+
+    Returns:
+      The inflected form.
+    """
     return agree_forms(adjective.fr, adjective.feminine, gender, is_plural)
 
 
 def agree_participle(participle: str, gender: str, is_plural: bool) -> str:
-    """A past participle with the endings of gender and number: allé, allée, allés, allées."""
+    """Inflect a past participle: allé, allée, allés, allées.
+
+    Args:
+      participle: masculine singular.
+      gender: "m" or "f".
+      is_plural: whether the form is plural.
+
+    Returns:
+      The inflected form.
+    """
     form = participle + ("e" if gender == "f" else "")
     return plural(form) if is_plural else form
 
@@ -120,7 +148,17 @@ def determiner(name: str, noun: Noun, is_plural: bool, next_word: str) -> list[s
 def noun_phrase(
     name: str, noun: Noun, is_plural: bool, adjectives: Sequence[Adjective] = ()
 ) -> list[str]:
-    """Determiner, preposed adjectives, noun and postposed adjectives, all agreeing."""
+    """Determiner, preposed adjectives, noun and postposed adjectives, all agreeing.
+
+    Args:
+      name: a determiner, as for `determiner`.
+      noun: the noun.
+      is_plural: number of the phrase.
+      adjectives: at most one preposed and one postposed, in this order.
+
+    Returns:
+      The words in full form, for `join_words`.
+    """
     words = [noun.fr_plural if is_plural else noun.fr]
     for adjective in adjectives:
         form = agree_adjective(adjective, noun.gender, is_plural)
@@ -136,7 +174,18 @@ def noun_phrase(
 def compound_past(
     infinitive: str, auxiliary: str, person: str, gender: str, is_plural: bool
 ) -> tuple[str, str]:
-    """Auxiliary and participle of the passé composé; with être the participle agrees."""
+    """Auxiliary and participle of the passé composé; with être the participle agrees.
+
+    Args:
+      infinitive: the verb.
+      auxiliary: "avoir" or "être".
+      person: 1s, 3s, 1p, 2p or 3p.
+      gender: "m" or "f", of the subject.
+      is_plural: number of the subject.
+
+    Returns:
+      `(auxiliary, participle)`.
+    """
     participle = french_verbs.past_participle(infinitive)
     if auxiliary == "être":
         participle = agree_participle(participle, gender, is_plural)

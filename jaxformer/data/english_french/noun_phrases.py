@@ -38,7 +38,7 @@ def _pronoun(en: str, fr: str, person: str, gender: str = "m", is_plural: bool =
     return Phrase(en, (fr,), person, gender, is_plural, fr, is_pronoun=True, kind="person")
 
 
-# "you" is the polite vous of one man, "I" a man: one right translation for each sentence.
+# "I" and "you" are one man each, and "you" is polite, so that every sentence has one translation.
 PRONOUNS = (
     _pronoun("I", "je", "1s"),
     _pronoun("you", "vous", "2p"),
@@ -85,7 +85,7 @@ def noun_phrase(
     """The phrase of an English determiner, adjectives and a noun.
 
     Args:
-      name: English determiner; "" is none: a kind of food or drink, partitive in French.
+      name: English determiner; "" for none, before food and drink, which French makes partitive.
       noun: the noun.
       is_plural: number.
       adjectives: at most one preposed and one postposed, in this order.
@@ -113,7 +113,16 @@ def noun_phrase(
 
 
 def draw_adjectives(rng: Random, noun: Noun, name: str) -> tuple[Adjective, ...]:
-    """No adjective, one, or a preposed and a postposed one of different scales."""
+    """No adjective, one, or a preposed and a postposed one of different scales.
+
+    Args:
+      rng: source of the draws.
+      noun: the noun to describe.
+      name: English determiner of the phrase.
+
+    Returns:
+      The adjectives, in the order of `noun_phrase`.
+    """
     chance = rng.random()
     if chance > 0.4:
         return ()
@@ -127,7 +136,16 @@ def draw_adjectives(rng: Random, noun: Noun, name: str) -> tuple[Adjective, ...]
 
 
 def choose_determiner(rng: Random, noun: Noun, names: Sequence[str]) -> str:
-    """One of `names`, but "my brother" for "the brother" and "the king" for "my king"."""
+    """One of `names`, but "my brother" for "the brother" and "the king" for "my king".
+
+    Args:
+      rng: source of the draws.
+      noun: the noun to determine.
+      names: English determiners; one named twice is twice as likely.
+
+    Returns:
+      An English determiner.
+    """
     name = rng.choice(names)
     if noun.is_relative and name in ("the", "this"):
         return rng.choice(POSSESSIVES)
@@ -143,12 +161,30 @@ def _draw(rng: Random, noun: Noun, names: Sequence[str], plain: bool = False) ->
 
 
 def draw_definite(rng: Random, noun: Noun, plain: bool = False) -> Phrase:
-    """A phrase with the, this or a possessive; `plain` without adjectives."""
+    """A phrase with the, this or a possessive.
+
+    Args:
+      rng: source of the draws.
+      noun: the noun.
+      plain: draw no adjectives.
+
+    Returns:
+      The phrase.
+    """
     return _draw(rng, noun, ("the", "this", "my") if noun.is_mass else _DEFINITE, plain)
 
 
 def draw_object(rng: Random, noun: Noun, negated: bool = False) -> Phrase:
-    """A direct object; under negation indefinite ones become "de": pas de voiture, pas d'eau."""
+    """A direct object; negation turns an indefinite article into "de": pas de voiture, pas d'eau.
+
+    Args:
+      rng: source of the draws.
+      noun: the noun.
+      negated: whether the verb is negated.
+
+    Returns:
+      The phrase.
+    """
     names = _MASS_OBJECT if noun.is_mass else _NEGATED_OBJECT if negated else _OBJECT
     phrase = _draw(rng, noun, names)
     return negated_indefinite(phrase) if negated else phrase
@@ -182,7 +218,16 @@ def draw_name(rng: Random) -> Phrase:
 
 
 def draw_subject(rng: Random, kinds: Sequence[str], definite: bool = False) -> Phrase:
-    """A subject of one of `kinds`: persons are often pronouns or names."""
+    """A subject of one of `kinds`; a person is often a pronoun or a name.
+
+    Args:
+      rng: source of the draws.
+      kinds: kinds of nouns; one named twice is twice as likely.
+      definite: give a noun a definite determiner.
+
+    Returns:
+      The phrase.
+    """
     kind = rng.choice(kinds)
     if kind == "person":
         chance = rng.random()

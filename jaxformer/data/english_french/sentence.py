@@ -23,9 +23,16 @@ _TENSES = ("present",) * 7 + ("past",) * 4 + ("future", "can", "must", "want")
 
 
 class Sentence(NamedTuple):
-    """One pair with the (noun, adjective) combinations in it and, for a pronoun sentence whose
-    predicate decides the antecedent, the key "subject verb object predicate" and the nouns as they
-    are written, English and French, of the subject and of the object."""
+    """One sentence pair.
+
+    Attributes:
+      en: English text.
+      fr: French text.
+      combinations: its (noun, adjective) pairs, in English.
+      coreference: "subject verb object predicate" if the predicate decides the antecedent of a
+        pronoun, else empty.
+      nouns: then the subject and the object as they are written, (English, French) each.
+    """
 
     en: str
     fr: str
@@ -35,7 +42,17 @@ class Sentence(NamedTuple):
 
 
 def finish(clause: Complement, mark: str, *phrases: Phrase, said: tuple = ()) -> Sentence:
-    """Join a clause into a sentence that ends in `mark`; `said` are its predicate combinations."""
+    """Join a clause into a sentence.
+
+    Args:
+      clause: the clause in both languages.
+      mark: the final mark.
+      *phrases: its phrases, whose combinations the sentence gets.
+      said: further combinations, those of its predicates.
+
+    Returns:
+      The sentence pair.
+    """
     combinations = tuple(said)
     for phrase in phrases:
         combinations += phrase.combinations
@@ -47,7 +64,7 @@ def finish(clause: Complement, mark: str, *phrases: Phrase, said: tuple = ()) ->
 
 
 def draw_predicate(rng: Random, subject: Phrase) -> Adjective:
-    """An adjective for `subject` of another scale than those it already carries."""
+    """An adjective for `subject` whose scale none of its own adjectives shares."""
     described = [word for _, word in subject.combinations]
     choices = predicates_of(subject.kind)
     scales = {adjective.scale for adjective in choices if adjective.en in described}
@@ -55,7 +72,16 @@ def draw_predicate(rng: Random, subject: Phrase) -> Adjective:
 
 
 def draw_degree(rng: Random, adjective: Adjective, degrees: tuple = DEGREES) -> tuple[str, str]:
-    """Nothing, very or too; always nothing for adjectives without degrees (red, open)."""
+    """Nothing, very or too; always nothing for adjectives without degrees (red, open).
+
+    Args:
+      rng: source of the draws.
+      adjective: the adjective to modify.
+      degrees: (English, French) adverbs to draw from.
+
+    Returns:
+      An (English, French) adverb, empty strings for none.
+    """
     return rng.choice(degrees) if adjective.gradable else ("", "")
 
 
@@ -73,7 +99,17 @@ def object_of(phrase: Phrase, verb: Verb) -> Complement:
 def draw_verb_object(
     rng: Random, verb: Verb, negated: bool, subject: Phrase | None = None
 ) -> Phrase:
-    """An object for `verb` that is another noun than the subject's."""
+    """An object for `verb`, with a noun other than the subject's.
+
+    Args:
+      rng: source of the draws.
+      verb: a transitive verb.
+      negated: whether the verb is negated.
+      subject: the phrase whose noun is avoided; None: none is.
+
+    Returns:
+      The phrase.
+    """
     noun = draw_noun(rng, verb.objects)
     while subject is not None and noun.en == subject.noun:
         noun = draw_noun(rng, verb.objects)
@@ -87,13 +123,32 @@ def draw_tense(rng: Random, verb: Verb) -> str:
 
 
 def add_final_time(rng: Random, clause: Complement, tense: str) -> Complement:
-    """A time adverb at the end."""
+    """Append a time adverb.
+
+    Args:
+      rng: source of the draws.
+      clause: the clause in both languages.
+      tense: one of `clauses.TENSES`, which the adverb fits.
+
+    Returns:
+      The clause with the adverb.
+    """
     english, french = rng.choice(TIMES.get(tense, TIMES["future"]))
     return Complement(f"{clause.en} {english}", (*clause.fr, french))
 
 
 def add_time(rng: Random, clause: Complement, tense: str, chance: float = 0.25) -> Complement:
-    """Sometimes a time adverb, mostly at the end, sometimes in front."""
+    """Sometimes add a time adverb, mostly at the end.
+
+    Args:
+      rng: source of the draws.
+      clause: the clause in both languages.
+      tense: one of `clauses.TENSES`, which the adverb fits.
+      chance: probability of an adverb.
+
+    Returns:
+      The clause, with an adverb or unchanged.
+    """
     if rng.random() > chance:
         return clause
     if rng.random() < 0.2:
@@ -103,7 +158,16 @@ def add_time(rng: Random, clause: Complement, tense: str, chance: float = 0.25) 
 
 
 def draw_place(rng: Random, places: tuple = PLACES, avoid: str = "") -> tuple[Complement, Phrase]:
-    """A preposition with a place, and the place's phrase."""
+    """Draw a place with its preposition.
+
+    Args:
+      rng: source of the draws.
+      places: (English preposition, French preposition, kinds of nouns) to draw from.
+      avoid: an English noun that is not drawn.
+
+    Returns:
+      The complement, and the phrase of the place.
+    """
     english, french, kinds = rng.choice(places)
     noun = draw_noun(rng, kinds)
     while noun.en == avoid:

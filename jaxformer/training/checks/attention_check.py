@@ -1,4 +1,4 @@
-"""The chosen attention against the reference before step one: values, gradients and leaks.
+"""Compare attention with the reference before step one: values, gradients and leaks.
 
 Fused attention kernels have returned NaN for some lengths and read over the edge of a segment. A
 run that trains on such a kernel looks healthy for days.
@@ -16,95 +16,91 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxformer.config import Config
-from jaxformer.data.batching import BatchShape
+from jaxformer.data.dataset import BatchSpec
 from jaxformer.errors import InputError
 from jaxformer.ops.attention_choice import Backend, choose, current_backend
 from jaxformer.ops.attention_kernels import KERNELS, Kernel, reference_attention
-from jaxformer.ops.attention_mask import ModelMasks
+from jaxformer.ops.attention_mask import AttentionSite
 from jaxformer.parallel.mesh import batch_parts
 from jaxformer.parallel.sharding import BATCH_SPEC, replicated
-from jaxformer.training.checks.attention_probes import Probe, draw_masks, draw_probe, plant
+from jaxformer.tasks.task import Objective
+from jaxformer.training.checks.attention_probes import (
+    Probe,
+    draw_mask,
+    draw_probe,
+    plant,
+    site_arrays,
+)
 
 # Largest difference over the largest value. Matrix units round float32 to TF32 or bfloat16.
 TOLERANCES = {"float32": 1e-2, "float16": 1e-2, "bfloat16": 2e-2}
 OUTPUT_LEAKS = "outputs that masked tokens change"
 GRADIENT_LEAKS = "gradients of masked tokens"
-EXACT = (OUTPUT_LEAKS, GRADIENT_LEAKS)  # not one number may differ, for the rest TOLERANCES
+EXACT = (OUTPUT_LEAKS, GRADIENT_LEAKS)  # no number may differ; all else has TOLERANCES
 
 
 def check_attention(
-    config: Config,
-    shapes: Sequence[BatchShape],
+    objective: Objective,
+    specs: Sequence[BatchSpec],
     mesh: Mesh,
     *,
-    evaluated: Sequence[BatchShape] = (),
+    evaluated: Sequence[BatchSpec] = (),
     kernels: Mapping[str, Kernel] = KERNELS,
     backend: Backend | None = None,
 ) -> str:
     """Compare each attention of a run with the reference, on random rows of the run's shapes.
 
-    Costs nothing where the reference is used anyway.
+    It costs nothing if the reference is used anyway.
 
     Args:
-      config: of the run.
-      shapes: from the plan; only the lengths are used.
-      mesh: on which the rows are cut.
-      evaluated: shapes of the validation batches, which have one sentence a row; those that
-        training has not are compared besides, for a kernel may do the ones and not the others.
+      objective: lists the attentions of a batch.
+      specs: specs of the training batches; only the lengths are used.
+      mesh: that shards the rows.
+      evaluated: specs of the evaluation batches. An attention that only they have is compared too:
+        a kernel may support one and not the other.
       kernels: implementations by name.
       backend: None: the devices that JAX runs on.
 
     Returns:
-      A line for the log: which attention uses which implementation, and why.
+      A line for the log: which attention uses which implementation, and why; empty for a model
+      without attention.
 
     Raises:
-      InputError: the configured implementation cannot do this model, differs from the reference by
+      InputError: the configured implementation cannot run this model, differs from the reference by
         more than rounding, returns NaN, or lets masked tokens through.
     """
     backend = (backend or current_backend())._replace(unplaced=False)  # `_compare` names the mesh
     started = time.monotonic()
-    uses = {name: collections.Counter() for name in ModelMasks._fields}
-    compared = 0
-    model, parts = config.model, batch_parts(mesh)
+    uses: dict[str, collections.Counter] = {}
+    parts = batch_parts(mesh)
     rows = parts * -(-4 // parts)
-    all_packed = config.data.batching == "packed"
-    cases = [(*pair, all_packed, True) for pair in _lengths_of(shapes)]
-    known = {case[:3] for case in cases}
-    cases += [
-        (*pair, False, False) for pair in _lengths_of(evaluated) if (*pair, False) not in known
-    ]
-    for source, target, packed, trains in cases:
-        rng = np.random.default_rng((source, target))
-        lengths = {"encoder": (source,) * 2, "decoder": (target,) * 2, "cross": (target, source)}
+    trained = {tuple(objective.attention_sites(spec)) for spec in specs}
+    others = {tuple(objective.attention_sites(spec)) for spec in evaluated} - trained
+    compared: set[AttentionSite] = set()
+    for sites in (*sorted(trained), *sorted(others)):
         probes, fused = {}, {}
-        masks = draw_masks(rng, rows, source, target, packed=packed)
-        for name, attention_mask in masks._asdict().items():
-            query, key = (
-                jax.ShapeDtypeStruct((rows, n, model.num_heads, model.head_dim), model.dtype)
-                for n in lengths[name]
-            )
-            call = model.attention_implementation, backend, query, key, attention_mask
-            if trains:
-                use = choose(*call, strict=True, dropout=model.attention_dropout_rate > 0.0)
-                uses[name][f"{use.implementation} ({use.reason})"] += 1
-            # Evaluation has no dropout, so that a kernel may do it where it cannot train.
+        for site in sites:
+            mask = draw_mask(np.random.default_rng((site.queries, site.keys)), site, rows)
+            call = site.implementation, backend, *site_arrays(site, rows), mask
+            if sites in trained:
+                use = choose(*call, strict=True, dropout=site.dropout)
+                used = uses.setdefault(site.name, collections.Counter())
+                used[f"{use.implementation} ({use.reason})"] += 1
+            # Evaluation has no dropout, so a kernel may support it but not training.
             implementation = choose(*call).implementation
-            if implementation != "reference":
-                fused[name] = implementation
-                probes[name] = draw_probe(rng, query, key, attention_mask)
+            if implementation != "reference" and site not in compared:
+                rng = np.random.default_rng((site.queries, site.keys))
+                fused[site.name], probes[site.name] = implementation, draw_probe(rng, site, rows)
+                compared.add(site)
         if fused:
             _compare(probes, fused, kernels, mesh)
-            compared += len(fused)
+    if not uses:
+        return ""
     lines = "; ".join(f"{name} {_summary(used)}" for name, used in uses.items())
     if not compared:
         return f"attention {lines}"
     seconds = time.monotonic() - started
-    return f"attention {lines}; {compared} compared with the reference in {seconds:.0f} s"
-
-
-def _lengths_of(shapes: Sequence[BatchShape]) -> list[tuple[int, int]]:
-    return sorted({(shape.source_length, shape.target_length) for shape in shapes})
+    return f"attention {lines}; {len(compared)} compared with the reference in {seconds:.0f} s"
 
 
 def _summary(used: collections.Counter) -> str:
@@ -131,14 +127,17 @@ def run_kernels(kernels: dict[str, Kernel], probes: dict[str, Probe]) -> dict[st
 
 
 def measure(probe: Probe, wanted, plain, planted) -> dict[str, jax.Array]:
-    """What can be wrong with a kernel, as numbers that are 0 for a perfect one.
+    """Errors of a kernel, as numbers that are 0 for a perfect one.
 
     Args:
-      probe: the arguments.
+      probe: arguments of the attention.
       wanted: output and gradients of the reference in float32.
       plain: those of the kernel.
-      planted: those of the kernel with other hidden keys and values, and a cotangent that is 0
-        where no query is watched.
+      planted: those of the kernel for `plant(probe)`: other hidden keys and values, and a
+        cotangent that is 0 where no query is watched.
+
+    Returns:
+      Scalars by the name of the error.
     """
 
     def distance(x, y):
@@ -150,7 +149,7 @@ def measure(probe: Probe, wanted, plain, planted) -> dict[str, jax.Array]:
     numbers = {"error of the output": distance(out, wanted[0])}
     for name, got, right in zip(("query", "key", "value"), gradients, wanted[1], strict=True):
         numbers[f"error of the gradient of the {name}"] = distance(got, right)
-    numbers["error of the gradient of the query beside masked tokens"] = distance(
+    numbers["error of the gradient of the query next to masked tokens"] = distance(
         jnp.where(watched, planted_gradients[0], 0), jnp.where(watched, gradients[0], 0)
     )
     numbers[OUTPUT_LEAKS] = jnp.sum(watched & (out != planted_out))
@@ -164,7 +163,7 @@ def _compare(
     kernels: Mapping[str, Kernel],
     mesh: Mesh,
 ) -> None:
-    """Raise `InputError` if one of these attentions is not that of the reference."""
+    """Raise `InputError` if one of these attentions differs from the reference."""
     chosen = {name: kernels[implementation] for name, implementation in implementations.items()}
 
     @jax.jit
@@ -191,7 +190,7 @@ def _compare(
         results = run(placed), run(planted)
         report = jax.jit(compare, out_shardings=replicated(mesh))(placed, wanted, *results)
         report = jax.device_get(report)
-    except Exception as error:  # a kernel that cannot be compiled raises what it likes
+    except Exception as error:  # a kernel that does not compile may raise anything
         raise _failure(implementations, str(error)) from error
     wrong = []
     for name, probe in probes.items():
@@ -199,7 +198,7 @@ def _compare(
         tolerance = TOLERANCES[probe.query.dtype.name]
         for what, value in report[name].items():
             limit = 0.0 if what in EXACT else tolerance
-            if not value <= limit:  # NaN is not either
+            if not value <= limit:  # also true of NaN
                 wrong.append(
                     f"{name} attention with {queries} queries and {keys} keys, {what}: "
                     f"{value:.3g}, allowed {limit:g}"
@@ -209,7 +208,7 @@ def _compare(
 
 
 def _place(probes: dict[str, Probe], mesh: Mesh) -> dict[str, Probe]:
-    """The probes on the mesh, cut as the arrays of a step are."""
+    """The probes on the mesh, sharded like the arrays of a step."""
 
     def place(x):
         if x.ndim < 4:

@@ -1,4 +1,4 @@
-"""Random arguments of the attentions of a run, with what each of them must not look at."""
+"""Random arguments for the attentions of a run, with the tokens that each must ignore."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxformer.ops.attention_mask import (
-    AttentionMask,
-    ModelMasks,
-    model_masks,
-)
+from jaxformer.ops.attention_mask import AttentionMask, AttentionSite
 
-PLANTED = 1e3  # put into masked keys and values: far above all others, and fits into float16
+PLANTED = 1e3  # for masked keys and values: far above all others, and representable in float16
 
 
 class Probe(NamedTuple):
@@ -38,33 +34,35 @@ class Probe(NamedTuple):
     hidden: Any
 
 
-def draw_masks(
-    rng: np.random.Generator, rows: int, source: int, target: int, *, packed: bool
-) -> ModelMasks:
-    """Random source lengths, or random sentences in packed rows.
+def draw_mask(rng: np.random.Generator, site: AttentionSite, rows: int) -> AttentionMask:
+    """Random lengths of the keys, or random sentences in packed rows.
 
     Args:
-      rng: to draw from.
+      rng: source of randomness.
+      site: the attention, with its shapes.
       rows: B, at least 3.
-      source: S, tokens.
-      target: T, tokens.
-      packed: several sentences a row.
     """
-    if packed:
-        segments = _draw_segments(rng, rows, source, target)
-        return model_masks(inputs_segments=segments[0], targets_segments=segments[1])
-    lengths = rng.integers(1, source + 1, rows).astype(np.int32)
-    lengths[:3] = source, 1, 0  # the last batch of an epoch may have empty rows
-    return model_masks(inputs_lengths=lengths)
+    if site.packed:
+        lengths = (site.queries, site.keys) if site.is_cross else (site.queries,)
+        segments = _draw_segments(rng, rows, *lengths)
+        return AttentionMask(site.causal, None, segments[0], segments[-1])
+    if site.causal:
+        return AttentionMask(causal=True)
+    lengths = rng.integers(1, site.keys + 1, rows).astype(np.int32)
+    lengths[:3] = site.keys, 1, 0  # the last batch of an epoch may have empty rows
+    return AttentionMask(key_lengths=lengths)
 
 
-def draw_probe(
-    rng: np.random.Generator,
-    query: jax.ShapeDtypeStruct,
-    key: jax.ShapeDtypeStruct,
-    attention_mask: AttentionMask,
-) -> Probe:
-    """Normal numbers for the shapes `query [B, T, N, H]` and `key [B, S, N, H]`."""
+def draw_probe(rng: np.random.Generator, site: AttentionSite, rows: int) -> Probe:
+    """Normal numbers for `query [B, T, N, H]` and `key [B, S, N, H]` of a site.
+
+    Args:
+      rng: source of randomness.
+      site: the attention, with its shapes.
+      rows: B, at least 3.
+    """
+    attention_mask = draw_mask(rng, site, rows)
+    query, key = site_arrays(site, rows)
     rows, queries, keys = *query.shape[:2], key.shape[1]
     arrays = (rng.standard_normal(x.shape).astype(x.dtype) for x in (query, key, key, query))
     watched = _watch(attention_mask, rows, queries)
@@ -72,6 +70,17 @@ def draw_probe(
     seen = True if mask is None else np.asarray(mask)[:, 0]
     seen = np.broadcast_to(seen, (rows, queries, keys)) & watched[:, :, None]
     return Probe(*arrays, attention_mask, watched, ~seen.any(axis=1))
+
+
+def site_arrays(
+    site: AttentionSite, rows: int
+) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the queries and the keys of a site."""
+    query, key = (
+        jax.ShapeDtypeStruct((rows, length, site.num_heads, site.head_dim), site.dtype)
+        for length in (site.queries, site.keys)
+    )
+    return query, key
 
 
 def plant(probe: Probe) -> Probe:
@@ -86,7 +95,7 @@ def plant(probe: Probe) -> Probe:
 
 
 def _draw_segments(rng, rows: int, *lengths: int) -> list[np.ndarray]:
-    """int32 `[B, S]` and `[B, T]`: some sentences a row, then padding; each on both sides."""
+    """int32 `[B, length]` each: some sentences a row, then padding; as many in each array."""
     counts = rng.integers(1, max(min(*lengths, 6), 2), rows)
     sides = []
     for length in lengths:
@@ -106,6 +115,6 @@ def _watch(attention_mask: AttentionMask, rows: int, queries: int) -> np.ndarray
         return np.broadcast_to(np.arange(queries) < (queries + 1) // 2, (rows, queries))
     segments = np.asarray(attention_mask.query_segments)
     last = segments.max(axis=1, keepdims=True)
-    chosen = segments == (last + 1) // 2  # there are sentences before it and after it
+    chosen = segments == (last + 1) // 2  # with sentences before and after it
     place = np.cumsum(chosen, axis=1)
     return chosen & (2 * place <= chosen.sum(axis=1, keepdims=True) + 1)

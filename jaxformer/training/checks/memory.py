@@ -1,4 +1,4 @@
-"""What the train step needs of a device's memory, known before the first step."""
+"""How much device memory the train step needs, known before the first step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxformer.config import Config
-from jaxformer.data.batching import BatchShape
+from jaxformer.data.dataset import BatchSpec, Dataset, num_rows
 from jaxformer.errors import InputError
-from jaxformer.model_config import TransformerConfig
-from jaxformer.parallel.mesh import batch_parts
+from jaxformer.parallel.mesh import row_multiple
 from jaxformer.parallel.sharding import batch_sharding
+from jaxformer.tasks.task import BatchBudget, Objective, Task
 from jaxformer.training.metrics import log
 from jaxformer.training.setup import Run
 
@@ -35,9 +34,9 @@ class StepMemory(NamedTuple):
 
     Attributes:
       state: parameters, optimizer state and moving average.
-      gradients: of the parameters; a part of `temporaries` that no smaller batch saves.
-      batches: this one, and the next that waits for it.
-      temporaries: all that lives only within a step, and the program.
+      gradients: the part of `temporaries` that a smaller batch does not reduce.
+      batches: the current one, and the next one.
+      temporaries: everything that lives only within a step, and the program.
     """
 
     state: int
@@ -50,30 +49,17 @@ class StepMemory(NamedTuple):
         return self.state + self.batches + self.temporaries
 
 
-def activation_cells(config: TransformerConfig, shape: BatchShape) -> int:
-    """About how many numbers a step keeps for its backward pass: to tell the largest shape."""
-    rows, source, target = shape.rows, shape.source_length, shape.target_length
-    scores = 3 * config.num_heads
-    inner = 2 * config.d_ff
-    encoder = source * (8 * config.d_model + inner) + scores * source**2
-    decoder = target * (12 * config.d_model + inner) + scores * target * (target + source)
-    return rows * (config.num_encoder_layers * encoder + config.num_decoder_layers * decoder)
+def largest_spec(objective: Objective, dataset: Dataset) -> BatchSpec:
+    """The spec of the batches that take the most memory."""
+    return max(dataset.specs(), key=objective.activation_size)
 
 
-def largest_shape(run: Run) -> BatchShape:
-    """The batch shape of the plan that takes most memory."""
-    return max(run.plan.shapes(), key=lambda shape: activation_cells(run.config.model, shape))
-
-
-def abstract_batch(run: Run, shape: BatchShape) -> dict[str, jax.ShapeDtypeStruct]:
+def abstract_batch(spec: BatchSpec, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, dtypes and shardings of a global batch."""
-    parts = ("", "_segments", "_positions") if run.config.data.batching == "packed" else ("",)
+    sharding = batch_sharding(mesh)
     return {
-        side + part: jax.ShapeDtypeStruct(
-            (shape.rows, length), jnp.int32, sharding=batch_sharding(run.mesh)
-        )
-        for side, length in (("inputs", shape.source_length), ("targets", shape.target_length))
-        for part in parts
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        for name, array in spec.items()
     }
 
 
@@ -85,12 +71,12 @@ def bytes_per_device(tree: Any) -> int:
     )
 
 
-def step_memory(run: Run, shape: BatchShape) -> StepMemory | None:
-    """Compile the train step for a batch shape and ask XLA what it needs.
+def step_memory(run: Run, spec: BatchSpec) -> StepMemory | None:
+    """Compile the train step for a batch and ask XLA what it needs.
 
-    The compiled program is kept by `run.train_step`, and is not compiled again at its first call.
+    `run.train_step` keeps the compiled program: its first call does not compile again.
     """
-    batch = abstract_batch(run, shape)
+    batch = abstract_batch(spec, run.mesh)
     compiled = run.train_step.lower(run.abstract, batch, jax.random.key(0)).compile()
     return program_memory(compiled, run.abstract, batch)
 
@@ -117,7 +103,7 @@ def program_memory(compiled: jax.stages.Compiled, state: Any, batch: Any) -> Ste
 def device_memory(device: jax.Device) -> int | None:
     """Bytes that a device has for arrays; None if it does not say.
 
-    Devices of the CPU share the machine's memory, or that of the control group it gives us.
+    CPU devices share the machine's memory, or the limit of their control group.
     """
     statistics = device.memory_stats()
     if statistics and "bytes_limit" in statistics:
@@ -130,39 +116,37 @@ def device_memory(device: jax.Device) -> int | None:
     return min(limits) // jax.local_device_count(device.platform)
 
 
-def propose_tokens(
-    memory: StepMemory, available: int, tokens_per_batch: int, smallest: int
-) -> int | None:
+def propose_budget(memory: StepMemory, available: int, value: int, smallest: int) -> int | None:
     """A token budget whose train step fits: what grows with the batch is scaled, the rest is not.
 
     Args:
-      memory: with `tokens_per_batch`.
+      memory: needed with this budget.
       available: bytes of a device.
-      tokens_per_batch: as it is.
-      smallest: budget below which no batch can be made.
+      value: current value of the budget.
+      smallest: the smallest budget that holds a batch.
 
     Returns:
       A multiple of `TOKEN_MULTIPLE` or `smallest`; None if even that does not fit.
     """
     fixed = memory.state + min(memory.gradients, memory.temporaries)
     scale = (available - fixed) / max(memory.total - fixed, 1)
-    tokens = max(int(tokens_per_batch * scale), 0)
+    tokens = max(int(value * scale), 0)
     if tokens < smallest:
         return None
     return max(tokens // TOKEN_MULTIPLE * TOKEN_MULTIPLE, smallest)
 
 
 def check_memory(run: Run) -> None:
-    """Compile the train step for the largest batch, and log what it needs beside what is there.
+    """Compile the train step for the largest batch; log the needed and the available memory.
 
     Raises:
-      InputError: the device has less; with a token budget that fits.
+      InputError: the device has less; the message proposes a smaller batch that fits.
     """
-    shape = largest_shape(run)
-    with explain_out_of_memory(run.config, run.mesh):
-        memory = step_memory(run, shape)
+    spec = largest_spec(run.objective, run.dataset)
+    with explain_out_of_memory(run.task, run.config, run.mesh):
+        memory = step_memory(run, spec)
     if memory is None:
-        log("memory    unknown: this device's compiler does not tell")
+        log("memory    unknown: this device's compiler does not report it")
         return
     available = device_memory(run.mesh.local_devices[0])
     there = "" if available is None else f" of {format_bytes(available)}"
@@ -170,54 +154,66 @@ def check_memory(run: Run) -> None:
         f"{format_bytes(memory.state)} parameters and optimizer, "
         f"{format_bytes(memory.temporaries)} temporaries, {format_bytes(memory.batches)} batches"
     )
-    largest = f"{shape.rows:,} x ({shape.source_length:,} + {shape.target_length:,}) tokens"
+    largest = describe_spec(spec)
     log(f"memory    {format_bytes(memory.total)}{there} a device at {largest}: {parts}")
     if available is None or memory.total <= available:
         return
-    config = run.config
-    row_multiple = batch_parts(run.mesh) * config.optimizer.accumulation_steps
-    longest = max(max(x.source_length, x.target_length) for x in run.plan.shapes())
-    smallest = max(row_multiple * longest, config.data.max_length)
-    tokens = propose_tokens(memory, available, config.data.tokens_per_batch, smallest)
+    longest = max(max(x.shape[1:2], default=1) for s in run.dataset.specs() for x in s.values())
+    budget = run.task.batch_budget(
+        run.config, row_multiple(run.mesh, run.config.optimizer.accumulation_steps), longest
+    )
+    smaller = propose_budget(memory, available, budget.value, budget.smallest)
     raise InputError(
         f"a step on {largest} needs {format_bytes(memory.total)} a device, which has "
-        f"{format_bytes(available)}: {parts}; {smaller_batches(config, tokens, smallest)}"
+        f"{format_bytes(available)}: {parts}; {smaller_batches(run.config, budget, smaller)}"
     )
 
 
-def smallest_budget(config: Config, mesh: Mesh) -> int:
-    """The least data.tokens_per_batch that gives each device and accumulated part a longest row."""
-    return batch_parts(mesh) * config.optimizer.accumulation_steps * config.data.max_length
+def describe_spec(spec: BatchSpec) -> str:
+    """`64 rows of inputs [24] and targets [30]`; segments and positions are left out."""
+    arrays = [
+        f"{name} {list(array.shape[1:])}" if array.shape[1:] else name
+        for name, array in spec.items()
+        if not name.endswith(("_segments", "_positions"))
+    ]
+    return f"{num_rows(spec):,} rows of {' and '.join(arrays)}"
 
 
-def smaller_batches(config: Config, tokens: int | None, smallest: int) -> str:
+def smaller_batches(config: Config, budget: BatchBudget, value: int | None) -> str:
     """What to change when memory runs out.
 
     Args:
-      config: of the run.
-      tokens: a budget that fits, None if there is none.
-      smallest: budget below which no batch can be made.
+      config: configuration of the run.
+      budget: of the batches, from the task.
+      value: value of the budget that fits; None if there is none.
     """
-    budget = (
-        f"set data.tokens_per_batch={tokens} (now {config.data.tokens_per_batch})"
-        if tokens is not None
-        else "lower data.max_length and data.tokens_per_batch, or cut the model with mesh.fsdp"
+    smaller = (
+        f"set {budget.field}={value} (now {budget.value})"
+        if value is not None
+        else f"lower data.max_length and {budget.field}, or shard the model with mesh.fsdp"
     )
     keeping = []
-    if not config.model.remat:
+    if not getattr(config.model, "remat", True):
         keeping.append("model.remat=true")
-    elif config.model.remat_policy != "nothing":
+    elif getattr(config.model, "remat_policy", "nothing") != "nothing":
         keeping.append("model.remat_policy=nothing")
-    if 2 * smallest <= config.data.tokens_per_batch:
+    if 2 * budget.smallest <= budget.value:
         keeping.append(f"optimizer.accumulation_steps={2 * config.optimizer.accumulation_steps}")
-    return f"{budget}, or keep the batch with {', or '.join(keeping)}" if keeping else budget
+    return f"{smaller}, or keep the batch with {', or '.join(keeping)}" if keeping else smaller
 
 
-def explain_out_of_memory(config: Config, mesh: Mesh) -> AbstractContextManager[None]:
-    """Turn XLA's RESOURCE_EXHAUSTED in training into an `InputError` that says what to change."""
-    half, smallest = config.data.tokens_per_batch // 2, smallest_budget(config, mesh)
+def explain_out_of_memory(task: Task, config: Config, mesh: Mesh) -> AbstractContextManager[None]:
+    """Turn XLA's RESOURCE_EXHAUSTED in training into an `InputError` that says what to change.
+
+    Args:
+      task: task of the run.
+      config: configuration of the run.
+      mesh: that shards the rows.
+    """
+    budget = task.batch_budget(config, row_multiple(mesh, config.optimizer.accumulation_steps))
+    half = budget.value // 2
     return advise_when_out_of_memory(
-        f"{smaller_batches(config, half if half >= smallest else None, smallest)}; "
+        f"{smaller_batches(config, budget, half if half >= budget.smallest else None)}; "
         "if it was evaluating, lower decoding.tokens_per_batch"
     )
 

@@ -1,4 +1,4 @@
-"""The way back from a spike of the loss, to a state from before it."""
+"""Rolling back from a loss spike to an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ from jaxformer.training.recorder import Recorder
 from jaxformer.training.setup import Run
 from jaxformer.training.state import TrainState, at_step
 
-ROLLBACKS = 3  # in a row, each to an older checkpoint, before training ends
+ROLLBACKS = 3  # consecutive ones, each to an older checkpoint, before training ends
 
 
 def roll_back(
     run: Run, checkpointer: Checkpointer, recorder: Recorder, state: TrainState
 ) -> tuple[TrainState, int]:
-    """Answer `recorder.spike`: an older state takes the place of `state`, whose memory is freed.
+    """Replace `state` by that of an older checkpoint, in response to `recorder.spike`.
 
-    The step goes on from the end of the interval, so that the order of the batches, the learning
-    rate and the dropout stay functions of the step: it is as if all updates since the checkpoint
-    had been skipped. Spikes in a row go back one checkpoint further each.
+    The step number stays at the end of the interval, so that batches, learning rate and dropout
+    remain functions of the step: it is as if all updates since the checkpoint had been skipped.
+    Each consecutive spike goes back one checkpoint further.
+
+    Args:
+      run: the run.
+      checkpointer: of the run.
+      recorder: of the run, with a spike.
+      state: the current state, whose memory is freed.
 
     Returns:
-      The state and its step.
+      The restored state and its step.
 
     Raises:
-      FloatingPointError: `ROLLBACKS` in a row have not helped, or no checkpoint is old enough.
+      FloatingPointError: `ROLLBACKS` rollbacks have not helped, or no checkpoint is old enough.
     """
     spike, settings = recorder.spike, run.config.training
     found = (
@@ -38,28 +44,26 @@ def roll_back(
     )
     advice = "lower optimizer.learning_rate, or set optimizer.clip_norm"
     if spike.rollbacks >= ROLLBACKS:
-        raise FloatingPointError(
-            f"{found}, and going back {ROLLBACKS} times has not helped; {advice}"
-        )
-    checkpointer.newest_verified()  # none is being written any more
+        raise FloatingPointError(f"{found}, and {ROLLBACKS} rollbacks have not helped; {advice}")
+    checkpointer.newest_verified()  # waits until none is being written
     target = ask_first_process(lambda: newest_scheduled(run, spike.before))
     if target is None:
         raise FloatingPointError(
-            f"{found}, and {run.workdir.checkpoints} holds no checkpoint of a step before "
-            f"{spike.before:,} to go back to; {advice}, or raise training.keep_checkpoints"
+            f"{found}, and {run.workdir.checkpoints} holds no checkpoint from before step "
+            f"{spike.before:,} to roll back to; {advice}, or raise training.keep_checkpoints"
         )
     for leaf in jax.tree.leaves(state):
         leaf.delete()
     restored, _ = checkpointer.restore(target, run.abstract)
-    log(f"step {spike.step:,}  {found}: back to the state of step {target:,}, on with new batches")
+    log(f"step {spike.step:,}  {found}: rolled back to step {target:,}, continuing on new batches")
     recorder.rolled_back(target)
     return at_step(restored, spike.step), spike.step
 
 
 def newest_scheduled(run: Run, before: int) -> int | None:
-    """Step of the newest good checkpoint below `before` that an uninterrupted run has as well.
+    """Step of the newest good checkpoint below `before` that an uninterrupted run has too.
 
-    A signal saves others besides: to go back to one of them would make the run another one.
+    A signal saves additional ones; rolling back to one of those would change the run.
     """
     settings, folder = run.config.training, run.workdir.checkpoints
     for step in reversed(list_steps(folder)):

@@ -1,4 +1,4 @@
-"""Signals that end a run: between two steps with everything saved, or at once."""
+"""Signals that end a run: between two steps with everything saved, or immediately."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ SAME_REQUEST_SECONDS = 1.0
 
 
 def here_only(flag: bool, step: int) -> bool:
-    """What all processes agree on where there is one."""
+    """What all processes agree on if there is only one."""
     return flag
 
 
 class StopSignals:
-    """Catches SIGINT, SIGTERM and SIGUSR1 while it is entered.
+    """Context that catches SIGINT, SIGTERM and SIGUSR1.
 
-    The first one ends the process at once, with `SystemExit`, except inside `noted`: there it waits
-    until the loop asks. A second one, a second or more after the first, leaves at once whatever the
-    main thread does; a thread sees to that, because Python runs handlers only between two calls
-    into C, and a device that hangs is one call. Once this is left after a signal, the process is
-    about to end: a signal that would kill it by default ends it with the same status then.
+    The first signal ends the process with `SystemExit`, except inside `noted`, where it waits until
+    the loop asks. A second signal, at least a second later, ends the process whatever the main
+    thread does. A thread handles it, because Python runs handlers only between calls into C, and a
+    hanging device is one such call. After the context, a process that got a signal is about to end;
+    a further signal that would kill it then ends it with the same status.
 
     Outside the main thread, where Python allows no handlers, it catches nothing.
 
     Args:
-      any_process: `(flag, step) -> bool`: whether the flag of any process of the job is set; called
-        by all of them at the same steps.
+      any_process: `(flag, step) -> bool`: whether any process of the job set its flag; all
+        processes call it at the same steps.
 
     Attributes:
-      received: the signal that came to this process, or None.
-      stopped: whether the job ends because a signal came to one of its processes.
+      received: the signal that this process got, or None.
+      stopped: whether the job ends because one of its processes got a signal.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -61,7 +61,10 @@ class StopSignals:
 
         Args:
           step: updates done.
-          over: whether this process wants to stop for another reason, its time say.
+          over: whether this process wants to stop for another reason, such as its time limit.
+
+        Returns:
+          Whether to stop.
         """
         if not self._any_process(self.received is not None or over, step):
             return False
@@ -70,7 +73,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Inside, a first signal is only noted in `received`."""
+        """Context in which a first signal is only noted in `received`."""
         self._noting = True
         try:
             yield
@@ -95,7 +98,7 @@ class StopSignals:
         for number, handler in self._previous.items():
             if handler == signal.SIG_DFL and self.received is not None:
                 handler = self._handle_late
-            if handler is not None:  # None: it was not set from Python and cannot be set again
+            if handler is not None:  # None: not set from Python, so it cannot be restored
                 signal.signal(number, handler)
         self._previous.clear()
         signal.set_wakeup_fd(self._previous_writer)
@@ -114,7 +117,7 @@ class StopSignals:
 
 
 def leave_at_second(reader: int) -> None:
-    """Read the numbers of signals as they come; the second request ends the process."""
+    """Read signal numbers as they arrive; the second request ends the process."""
     first, since = 0, 0.0
     with open(reader, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
@@ -123,14 +126,14 @@ def leave_at_second(reader: int) -> None:
             if not first:
                 first, since = number[0], time.monotonic()
                 name = signal.Signals(first).name
-                say(f"{name} received; a second signal leaves at once\n")
+                say(f"{name} received; a second signal exits immediately\n")
                 continue
             if time.monotonic() - since >= SAME_REQUEST_SECONDS:
-                say("a second signal: leaving at once\n")
+                say("second signal: exiting immediately\n")
                 os._exit(130 if first == signal.SIGINT else 143)
 
 
 def say(text: str) -> None:
-    """Write to standard error, past Python's locks; one that is full or closed stops nothing."""
+    """Write to standard error without Python's locks; errors are ignored."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())

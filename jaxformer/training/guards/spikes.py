@@ -1,4 +1,4 @@
-"""Spikes of the loss, found by comparison with the intervals before."""
+"""Loss spikes, found by comparison with earlier intervals."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import NamedTuple
 from jaxformer.config import TrainingConfig
 
 WINDOW = 16  # good intervals whose median is the usual loss
-NEEDED = 4  # of them before a loss is judged
+NEEDED = 4  # intervals before a loss is judged
 
 
 class Spike(NamedTuple):
-    """An interval of training.log_every steps whose loss is far above the usual.
+    """An interval of training.log_every steps with a loss far above the usual.
 
     Attributes:
       step: updates done at its end.
-      loss: its mean, nats a token.
-      usual: median of the intervals before.
-      before: only a checkpoint of fewer steps than this may be gone back to.
-      rollbacks: since the last good interval.
+      loss: its mean, nats per token.
+      usual: median of the earlier intervals.
+      before: a rollback may only use a checkpoint of fewer steps than this.
+      rollbacks: rollbacks since the last good interval.
     """
 
     step: int
@@ -32,15 +32,15 @@ class Spike(NamedTuple):
 
 @dataclasses.dataclass
 class SpikeDetector:
-    """Judges each interval by the median of those before it; saved with each checkpoint.
+    """Compares each interval with the median of earlier ones; saved with each checkpoint.
 
-    Its figures are added step by step and kept in full, so that a run resumed within an interval
-    judges as the uninterrupted one.
+    Sums are added step by step at full precision, so that a run resumed within an interval judges
+    like an uninterrupted one.
 
     Attributes:
-      losses: of the last good intervals, nats a token, at most `WINDOW`.
-      loss, tokens: sums of the interval under way.
-      restored: steps of the checkpoints gone back to since the last good interval.
+      losses: of the last good intervals, nats per token, at most `WINDOW`.
+      loss, tokens: sums of the current interval.
+      restored: steps of the checkpoints restored since the last good interval.
     """
 
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -49,14 +49,15 @@ class SpikeDetector:
     restored: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, loss: float, tokens: float) -> None:
-        """Take in the sums of an update that was not skipped."""
+        """Add the sums of an update that was not skipped."""
         self.loss += loss
         self.tokens += tokens
 
     def end_interval(self, step: int, settings: TrainingConfig) -> Spike | None:
         """Judge the interval that ends at `step`.
 
-        A loss is judged once there are `NEEDED` others and a checkpoint from before its interval.
+        A loss is judged once there are `NEEDED` earlier ones and a checkpoint from before its
+        interval.
         """
         loss, tokens = self.loss, self.tokens
         self.loss = self.tokens = 0.0

@@ -1,4 +1,4 @@
-"""A thread that ends a run which stands still, and shows where each of its threads stood."""
+"""A thread that ends a stalled run and prints the stacks of its threads."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 EXIT_STATUS = 70
-STEPS_KEPT = 101  # newest steps, of which the median is taken
-MEDIANS = 10.0  # steps that one step may last
-PAUSE_FLOORS = 12.0  # floors that compiling, evaluating or saving may last without a sign of life
-REPORT_SECONDS = 10.0  # for the stacks to be written: the disk may be what hangs
+STEPS_KEPT = 101  # newest steps, for the median
+MEDIANS = 10.0  # median steps that one step may take
+PAUSE_FLOORS = 12.0  # floors that compiling, evaluating or saving may take without a sign of life
+REPORT_SECONDS = 10.0  # to write the stacks, since the disk may be what hangs
 
 
 class Watchdog:
-    """Ends the process with status 70 when the run stands still; a device or a peer may hang.
+    """Ends the process with status 70 when the run stalls because a device or a peer hangs.
 
-    Between steps it waits `max(10 * median step, floor)` seconds. Whatever takes longer than a step
-    is announced with `pause`, and there it waits `12 * floor` seconds for the next sign of life.
-    Before the first `pause` or `start` it does not watch: corpora take as long as they take.
+    Between steps it waits `max(10 * median step, floor)` seconds. Anything longer than a step is
+    announced with `pause`, where it waits `12 * floor` seconds for the next sign of life. It starts
+    watching at the first `pause` or `start`, since preparing a corpus may take any time.
 
-    It counts its own ticks, so that the time in which the whole process was stopped (Ctrl-Z, a
-    machine that slept) is not held against the run. A hang inside a library that keeps Python's
-    interpreter lock stops this thread too and is not seen.
+    It counts its own ticks, so time during which the whole process was stopped (Ctrl-Z, a sleeping
+    machine) does not count. It cannot see a hang inside a library that holds Python's interpreter
+    lock, because that stops this thread too.
 
     Args:
-      stacks_file: gets the stacks of all threads, which also go to stderr.
-      floor: seconds; 0: it does nothing.
+      stacks_file: receives the stacks of all threads, which also go to stderr.
+      floor: seconds; 0: disabled.
     """
 
     def __init__(self, stacks_file: Path, *, floor: float):
@@ -59,24 +59,24 @@ class Watchdog:
             self._thread.join()
 
     def start(self, step: int) -> None:
-        """Watch from now on; `step` updates are done."""
+        """Start watching; `step` updates are done."""
         self._last, self._step, self._station = time.monotonic(), step, "training"
         self.alive()
 
     def step_done(self, step: int) -> None:
-        """The loop has come round: `step` updates are dispatched, all but the newest few done."""
+        """One more loop iteration: `step` updates are dispatched, all but the newest few done."""
         now = time.monotonic()
         self._seconds.append(now - self._last)
         self._last, self._step = now, step
         self.alive()
 
     def alive(self) -> None:
-        """A sign of life inside a pause, from each batch of an evaluation say."""
+        """A sign of life inside a pause, such as a finished evaluation batch."""
         self._signs += 1
 
     @contextlib.contextmanager
     def pause(self, station: str) -> Iterator[None]:
-        """Watch with the longer limit: `station` says what is done, for the message."""
+        """Context with the longer limit; `station` names the activity in the message."""
         before = self._station, self._paused
         self._station, self._paused = station, True
         self.alive()
@@ -88,15 +88,15 @@ class Watchdog:
             self.alive()
 
     def dispatch(self, batch: Mapping) -> contextlib.AbstractContextManager:
-        """Around the call of a step: a pause if no batch had these shapes, for it is compiled."""
+        """Context for the call of a step: a pause if the shapes are new, since it compiles."""
         shapes = tuple(sorted((name, array.shape) for name, array in batch.items()))
         if shapes in self._shapes:
             return contextlib.nullcontext()
         self._shapes.add(shapes)
-        return self.pause("compiling the step for a new shape of batches")
+        return self.pause("compiling the step for a new batch shape")
 
     def limit(self) -> float:
-        """Seconds without a sign of life after which the process is ended, as things stand."""
+        """Current limit: seconds without a sign of life after which the process is ended."""
         if self._paused:
             return PAUSE_FLOORS * self._floor
         seconds = list(self._seconds)
@@ -116,17 +116,17 @@ class Watchdog:
         message = (
             f"error: no sign of life for {age:.1f} s (limit {self.limit():.1f} s) after step "
             f"{self._step:,}, while {self._station}; process {os.getpid()} on "
-            f"{socket.gethostname()} ends, its stacks are in {self._stacks_file}; the same command "
-            "goes on from the newest checkpoint\n"
+            f"{socket.gethostname()} ends, its stacks are in {self._stacks_file}; run the same "
+            "command to resume from the newest checkpoint\n"
         )
-        # A thread of its own: where a disk or the reader of a pipe hangs, it would wait for ever.
+        # In a thread, because a hanging disk or pipe would block it forever.
         writer = threading.Thread(target=self._report, args=(message,), daemon=True)
         writer.start()
         writer.join(REPORT_SECONDS)
         os._exit(EXIT_STATUS)
 
     def _report(self, message: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads stderr any more
+        with contextlib.suppress(OSError):  # stderr may be closed
             os.write(2, message.encode())
         faulthandler.dump_traceback(2, all_threads=True)
         with contextlib.suppress(OSError), self._stacks_file.open("ab") as file:

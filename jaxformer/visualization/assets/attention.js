@@ -63,7 +63,7 @@ function chooseView(section, focusSelector) {
     // The readout stands below the words: its height changes, and they must not move under the pointer.
     element("div", { class: "two-views" }, element("div", {}, section.lines.node, section.readout),
       element("figure", { class: "matrix" },
-        element("figcaption", {}, "Rows look at columns; the mean of the heads that are on."),
+        element("figcaption", {}, "Rows are queries, columns are keys; the mean of the selected heads."),
         section.matrix.node, section.scale)),
     section.map.node,
   );
@@ -180,8 +180,8 @@ function showAttention(section) {
 
 /** What the word in view looks at, or who looks at it: the mean, then each head's strongest. */
 function sees(view, { heads, byChoice }, focus) {
-  if (!heads.length) return ["No head is on; choose one above."];
-  if (!focus) return ["Point at a word to see what it looks at; click to hold it, Escape to let go."];
+  if (!heads.length) return ["No head is selected; choose one above."];
+  if (!focus) return ["Point at a word to see what it attends to; click to keep it selected, Escape to release it."];
   const query = focus.side === "query";
   const others = query ? view.columns : view.rows;
   const weight = (i) => (query ? meanWeight(view, heads, focus.index, i) : meanWeight(view, heads, i, focus.index));
@@ -189,7 +189,7 @@ function sees(view, { heads, byChoice }, focus) {
   const order = others.map((_, i) => i).sort((a, b) => weight(b) - weight(a)).slice(0, MOST_NAMED);
   const named = [...new Set([...cell, ...order])].slice(0, MOST_NAMED);
   const word = pieceNode((query ? view.rows : view.columns)[focus.index].text);
-  const verb = query ? (byChoice && view.kind.side === "decoder" ? " is chosen looking at " : " looks at ") : " is looked at by ";
+  const verb = query ? (byChoice && view.kind.side === "decoder" ? " is chosen attending to " : " attends to ") : " is attended to by ";
   const mean = element("p", {}, element("b", {}, word), verb,
     named.map((i, n) => [n ? ", " : "", pieceNode(others[i].text), ` ${percent(weight(i))}`]).flat(),
     heads.length > 1 ? ` (mean of ${heads.length} heads)` : "");

@@ -2,13 +2,13 @@
 
 const THUMBNAIL = 40; // pixels of a side
 
-/** A button a head, one for all, one for none. change(heads) is told the new sorted list. */
+/** A button per head, one for all, one for none. change(heads) gets the new sorted list. */
 function headButtons(count, chosen, change) {
   const buttons = Array.from({ length: count }, (_, head) => element(
     "button",
     {
       type: "button", class: "head", "data-head": head,
-      "aria-label": `Head ${head + 1}`, title: `Head ${head + 1}; double click: this head alone`,
+      "aria-label": `Head ${head + 1}`, title: `Head ${head + 1}; double-click: only this head`,
       click: () => {
         const now = chosen();
         change(now.includes(head) ? now.filter((other) => other !== head) : [...now, head]);
@@ -74,7 +74,7 @@ function headMap(array, side, current, pick) {
       return element("td", {}, button);
     })));
   const table = element("table", { class: "head-map" },
-    element("caption", {}, "All layers and heads. Choose one to see it alone."),
+    element("caption", {}, "All layers and heads. Choose one to show only it."),
     element("thead", {}, element("tr", {},
       element("th", { scope: "col" }, "Layer"),
       Array.from({ length: heads }, (_, head) => element("th", { scope: "col" }, String(head + 1))))),

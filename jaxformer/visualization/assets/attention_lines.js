@@ -17,16 +17,16 @@ function attentionLines(view, language, point, pin) {
     viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true",
     style: { height: `${height}px` },
   });
-  const left = wordList(view.rows, "query", "Words that look", language.rows, point, pin);
-  const right = wordList(view.columns, "key", "Words that are looked at", language.columns, point, pin);
+  const left = wordList(view.rows, "query", "Queries", language.rows, point, pin);
+  const right = wordList(view.columns, "key", "Keys", language.columns, point, pin);
   const note = element("p", { class: "legend-note" });
   const node = element("div", {},
     element("div", { class: "lines-frame" }, element("div", { class: "lines", style: { "--heads": view.heads.length } }, left.node, lines, right.node)), note);
   const draw = (chosen) => {
     const least = drawLines(lines, view, chosen);
     note.textContent = least > LEAST_WEIGHT
-      ? `The ${MOST_LINES} strongest lines are drawn, from ${percent(least)} on; a word in view shows all of its own.`
-      : `Lines under ${percent(chosen.focus ? LEAST_WEIGHT_OF_WORD : LEAST_WEIGHT)} are not drawn.`;
+      ? `Only the ${MOST_LINES} strongest lines are drawn, from ${percent(least)}; a selected word shows all of its own.`
+      : `Lines below ${percent(chosen.focus ? LEAST_WEIGHT_OF_WORD : LEAST_WEIGHT)} are not drawn.`;
     shadeWords(left, right, view, chosen);
   };
   return { node, draw };

@@ -5,7 +5,7 @@ const ATTENTION_KINDS = {
   encoder: {
     label: "Encoder",
     title: "Encoder self-attention",
-    note: "Each piece of the source looks at all pieces of the source.",
+    note: "Each piece of the source attends to all pieces of the source.",
     array: (arrays) => arrays.encoder.attention,
     side: "encoder",
     rows: (sentence) => sentence.source_pieces,
@@ -14,7 +14,7 @@ const ATTENTION_KINDS = {
   decoder: {
     label: "Decoder",
     title: "Decoder self-attention",
-    note: "Each piece of the translation looks at itself and at those before it.",
+    note: "Each piece of the translation attends to itself and to those before it.",
     array: (arrays) => arrays.decoder.self_attention,
     side: "decoder",
     rows: (sentence) => sentence.decoder_pieces,
@@ -22,8 +22,8 @@ const ATTENTION_KINDS = {
   },
   cross: {
     label: "Decoder → encoder",
-    title: "Attention to the encoder",
-    note: "Each piece of the translation looks at the source.",
+    title: "Cross-attention",
+    note: "Each piece of the translation attends to the source.",
     array: (arrays) => arrays.decoder.cross_attention,
     side: "decoder",
     rows: (sentence) => sentence.decoder_pieces,

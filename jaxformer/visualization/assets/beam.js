@@ -32,7 +32,7 @@ function beamNote(beam, counts) {
   if (beam.strategy === "greedy") return "One hypothesis: at each step the most probable piece is taken.";
   if (beam.strategy === "sample") return "One hypothesis: at each step a piece is drawn at random.";
   const base = { gnmt: "((5 + L) / 6)", power: "L" }[beam.length_penalty];
-  return `At each step the ${beam.width} most probable beginnings are kept and continued. A column holds the candidates of one step, the most probable on top, with the log-probability of the whole beginning. ${counts.finished} ended; their score is the log-probability divided by the length penalty ${base}^${beam.alpha}, for L pieces with the end of the sentence.`;
+  return `At each step the ${beam.width} most probable partial translations are kept and continued. A column shows the candidates of one step, the most probable on top, with the log-probability of the whole hypothesis. ${counts.finished} finished; their score is the log-probability divided by the length penalty ${base}^${beam.alpha}, for L pieces including the end of the sentence.`;
 }
 
 function beamLegend(counts) {
@@ -69,7 +69,7 @@ function drawBeam(section) {
   ));
   const drawing = svg("svg", {
     class: "beam-tree", width: layout.width, height: layout.height, role: "group",
-    "aria-label": "Tree of hypotheses; arrow keys go along it",
+    "aria-label": "Tree of hypotheses; arrow keys move in it",
     pointerleave: () => showPath(section, section.pinned),
   },
   svg("g", { class: "edges" }, edges),
@@ -151,7 +151,7 @@ function returnedList(section) {
     element("span", { class: "rank" }, `#${rank + 1}`),
     element("bdi", { class: "hypothesis", lang: report.model.target_language }, hypothesis.text),
     element("span", { class: "numbers" }, `score ${decimal(hypothesis.score, 4)}, log p ${decimal(hypothesis.log_prob, 3)}`),
-    hypothesis.truncated ? element("span", { class: "cut" }, "cut at the length limit") : null,
+    hypothesis.truncated ? element("span", { class: "cut" }, "truncated at the length limit") : null,
   )));
   return element("ol", { class: "returned", "aria-label": "Returned translations" }, items);
 }

@@ -106,7 +106,7 @@ function fitted(context, text, width) {
   return shown;
 }
 
-/** A piece beside or above the cells, its space mark dimmed. */
+/** A piece next to or above the cells, its space mark dimmed. */
 function writePiece(context, label, x, y, endsThere) {
   const [marks, rest] = splitMarks(fitted(context, label, LONGEST_LABEL));
   const wide = context.measureText(marks).width;

@@ -5,7 +5,7 @@ let shownSentence = 0;
 function showSentence(index) {
   buildSentence(index).catch((error) => {
     const text = typeof DecompressionStream === "undefined"
-      ? "This browser is too old for the report: it cannot unpack compressed data. Use one of 2023 or later."
+      ? "This browser is too old for the report: it cannot unpack compressed data. Use one from 2023 or later."
       : `The report cannot be shown: ${error.message}`;
     find("#main").prepend(element("p", { class: "failure", role: "alert" }, text));
     throw error;

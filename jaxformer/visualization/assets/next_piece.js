@@ -1,4 +1,4 @@
-// Next piece: the distribution of every step, the target beside it, the log-probability of pieces.
+// Next piece: the distribution and the target of every step, the log-probability of pieces.
 
 /** What can be followed step by step: the translation, and the reference when there is one. */
 function tracks(sentence) {
@@ -77,7 +77,7 @@ function buildTrack(section) {
   roving(list, section.chips);
   section.slider = stepper("Step", track.pieces.length, choose);
   section.body.replaceChildren(
-    element("p", { class: "note" }, "Under each piece the natural logarithm of its probability, given the source and the pieces before it; the longer the bar, the more of a surprise. ", sumNote(track)),
+    element("p", { class: "note" }, "Below each piece is the natural logarithm of its probability, given the source and the pieces before it; a longer bar means a more surprising piece. ", sumNote(track)),
     list,
     element("div", { class: "step-bar" }, section.slider.node),
   );
@@ -86,7 +86,7 @@ function buildTrack(section) {
 
 function sumNote(track) {
   const sum = track.logProbs.reduce((total, value) => total + value, 0);
-  return `Their sum is ${decimal(sum, 3)}, ${decimal(sum / track.logProbs.length, 3)} a piece.`;
+  return `Their sum is ${decimal(sum, 3)}, ${decimal(sum / track.logProbs.length, 3)} per piece.`;
 }
 
 function showStep(section) {
@@ -126,10 +126,10 @@ function probabilityBars(track, step) {
 
 function entropyNote(track, step) {
   const entropy = track.entropy[step];
-  return `Entropy ${decimal(entropy, 3)} nats: as unsure as between ${decimal(Math.exp(entropy), 1)} equally likely pieces.`;
+  return `Entropy ${decimal(entropy, 3)} nats: as uncertain as between ${decimal(Math.exp(entropy), 1)} equally likely pieces.`;
 }
 
-/** The model's distribution beside the one-hot and the smoothed target. */
+/** The model's distribution next to the one-hot and the smoothed target. */
 function targetTable(track, step) {
   const target = track.chosen[step];
   const { on, off } = track.smoothed;
@@ -158,5 +158,5 @@ function targetTable(track, step) {
         }),
         line(`${others} others`, [Math.max(0, rest), 0, others * off], false)))),
     element("p", { class: "readout" },
-      `Label smoothing ${report.model.label_smoothing} asks for ${on.toPrecision(4)} on the target and ${off.toExponential(1).replace("-", "−")} on each other piece. The loss of this step is ${decimal(track.losses[step], 4)} nats; without smoothing it would be −log p = ${decimal(-target.log_prob, 4)}. ${entropyNote(track, step)}`));
+      `With label smoothing ${report.model.label_smoothing} the target distribution is ${on.toPrecision(4)} on the target and ${off.toExponential(1).replace("-", "−")} on each other piece. The loss of this step is ${decimal(track.losses[step], 4)} nats; without smoothing it would be −log p = ${decimal(-target.log_prob, 4)}. ${entropyNote(track, step)}`));
 }

@@ -15,7 +15,7 @@ function goTo(changes) {
   for (const follow of followers) follow();
 }
 
-/** A new sentence: nothing of the old one is told or drawn any more. */
+/** A new sentence: the old one's callbacks and drawings are dropped. */
 function forgetSentence() {
   followers = [];
   drawings.clear();

@@ -48,12 +48,12 @@ function encoderStations(sentence, arrays) {
   });
   const numbers = layerNumbers("encoder");
   const stations = [
-    station("source-pieces", "Pieces", "", `The sentence is cut into ${sentence.source_pieces.length} pieces of a vocabulary; each has a number, its id. A low line marks a space before the piece, and the last piece says that the sentence ends.`,
+    station("source-pieces", "Pieces", "", `The sentence is split into ${sentence.source_pieces.length} pieces of a vocabulary; each has a number, its id. A low line marks a space before the piece, and the last piece marks the end of the sentence.`,
       pieceList("Pieces of the source", sentence.source_pieces, language,
         () => place.source, (source) => goTo({ source }), () => true)),
     station("source-vectors", "Embedding and position", embeddingFormula(), positionNote(width),
       sumOfVectors(strips)),
-    station("encoder-layers", "Encoder layers", normFormula(norm), "In each layer every piece looks at all pieces of the source (self-attention), and then each is worked on by itself (feed-forward). The rows stay the pieces; what they say grows from layer to layer.",
+    station("encoder-layers", "Encoder layers", normFormula(norm), "In each layer every piece attends to all pieces of the source (self-attention), and then each is processed by itself (feed-forward). Each row still belongs to one piece; its content is refined from layer to layer.",
       layerOutputs(strips, numbers)),
   ];
   followPlace(strips.update);
@@ -71,11 +71,11 @@ function normFormula(norm) {
 
 function positionNote(width) {
   const kinds = {
-    sinusoidal: "A wave for each pair of dimensions, slower from pair to pair, tells where a piece stands.",
-    learned: "A learned vector for each place tells where a piece stands.",
-    rotary: "Nothing is added for the place: this model turns queries and keys by their positions instead (rotary).",
+    sinusoidal: "A wave for each pair of dimensions, slower from pair to pair, encodes the position.",
+    learned: "A learned vector encodes the position.",
+    rotary: "No position is added: this model rotates queries and keys by their positions instead (rotary).",
   };
-  return `The id picks a row of ${width} numbers. ${kinds[report.model.positions]} Point at a strip, or use the arrow keys in it, to read single numbers.`;
+  return `The id selects a row of ${width} numbers. ${kinds[report.model.positions]} Point at a strip, or use the arrow keys in it, to read single numbers.`;
 }
 
 function decoderStations(sentence, arrays) {
@@ -93,18 +93,18 @@ function decoderStations(sentence, arrays) {
   followPlace(() => slider.show(place.step));
   const numbers = layerNumbers("decoder");
   const stations = [
-    station("target-pieces", "What is already there", "", "The decoder reads its own translation so far, one place to the right: it begins with the piece that says “begin”. What it has not written yet is dimmed.",
+    station("target-pieces", "The translation so far", "", "The decoder reads its own translation so far, shifted right by one: it starts with the piece that marks the beginning. Pieces not yet written are dimmed.",
       pieceList("What the decoder reads", sentence.decoder_pieces, language,
         () => place.step, (step) => goTo({ step }), (i) => i <= place.step)),
     station("target-vectors", "Embedding and position", embeddingFormula(), "As in the encoder, with the pieces of the translation.",
       sumOfVectors(strips)),
-    station("decoder-layers", "Decoder layers", normFormula(norm), "Each layer looks back at the translation so far, then at the encoder’s output, then works on each piece. The row of the step in view becomes the next piece.",
+    station("decoder-layers", "Decoder layers", normFormula(norm), "Each layer attends to the translation so far, then to the encoder’s output, then processes each piece. The row of the current step becomes the next piece.",
       layerOutputs(strips, numbers)),
-    station("logits", "Linear", `z = W · x, ${report.model.vocab_size} numbers`, "The last row is compared with every piece of the vocabulary. These ten fit best; the number is the logit.",
+    station("logits", "Linear", `z = W · x, ${report.model.vocab_size} numbers`, "The last row is compared with every piece of the vocabulary. These ten match best; the number is the logit.",
       candidateBars(sentence, "logit")),
-    station("softmax", "Softmax", "p = exp(z) / Σ exp(z)", "The same ten as probabilities; over the whole vocabulary they add up to one.",
+    station("softmax", "Softmax", "p = exp(z) / Σ exp(z)", "The same ten as probabilities; over the whole vocabulary they sum to one.",
       candidateBars(sentence, "probability")),
-    station("chosen", "The chosen piece", "", "It is put at the end of the translation, and the next step begins.",
+    station("chosen", "The chosen piece", "", "It is appended to the translation, and the next step begins.",
       chosenPiece(sentence, language)),
   ];
   followPlace(strips.update);
@@ -168,7 +168,7 @@ function buildStations(sentence, arrays) {
   const { slider, stations } = decoderStations(sentence, arrays);
   const figure = modelFigure();
   find("#journey .content").replaceChildren(
-    element("nav", { class: "map", "aria-label": "Stations of the model" }, figure),
+    element("nav", { class: "map", "aria-label": "Steps of the model" }, figure),
     element("div", { class: "stations" },
       element("h3", { class: "tower-name" }, "Encoder: reads the whole sentence at once"),
       encoder,

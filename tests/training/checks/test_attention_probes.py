@@ -1,19 +1,19 @@
-import jax
 import numpy as np
 import pytest
 
-from jaxformer.training.checks.attention_probes import PLANTED, draw_masks, draw_probe, plant
+from jaxformer.ops.attention_mask import AttentionSite
+from jaxformer.training.checks.attention_probes import PLANTED, draw_probe, plant
 
 ROWS, SOURCE, TARGET = 5, 24, 18
 LENGTHS = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (TARGET, SOURCE)}
 
 
 def draw(batching, name, dtype="float32"):
-    rng = np.random.default_rng(0)
-    masks = draw_masks(rng, ROWS, SOURCE, TARGET, packed=batching == "packed")
-    attention_mask = masks._asdict()[name]
-    query, key = (jax.ShapeDtypeStruct((ROWS, n, 2, 8), dtype) for n in LENGTHS[name])
-    return draw_probe(rng, query, key, attention_mask)
+    site = AttentionSite(
+        name, *LENGTHS[name], num_heads=2, head_dim=8, dtype=dtype, implementation="auto",
+        causal=name == "decoder", packed=batching == "packed", is_cross=name == "cross",
+    )  # fmt: skip
+    return draw_probe(np.random.default_rng(0), site, ROWS)
 
 
 @pytest.mark.parametrize("name", LENGTHS)

@@ -1,6 +1,5 @@
 """Memory of the train step: known before the first step, and too little of it is explained."""
 
-import functools
 import types
 
 import jax
@@ -9,10 +8,13 @@ from training_run import change, small_config, write_corpus
 
 from jaxformer.config import Config, MeshConfig
 from jaxformer.data.batching import BatchShape
+from jaxformer.data.pair_dataset import pair_spec
 from jaxformer.errors import InputError
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
+from jaxformer.tasks.translation import TranslationTask
+from jaxformer.tasks.translation_loss import Translation
 from jaxformer.training.checks import memory
 from jaxformer.training.checks.memory import (
     StepMemory,
@@ -22,12 +24,13 @@ from jaxformer.training.checks.memory import (
     device_memory,
     explain_out_of_memory,
     format_bytes,
-    largest_shape,
-    propose_tokens,
+    largest_spec,
+    propose_budget,
     step_memory,
 )
 from jaxformer.training.setup import prepare_run
 
+TASK = TranslationTask()
 # 300 bytes are there whatever the batch, 1,000 grow with it.
 NEEDED = StepMemory(state=200, gradients=100, batches=50, temporaries=1050)
 
@@ -44,16 +47,14 @@ NEEDED = StepMemory(state=200, gradients=100, batches=50, temporaries=1050)
 )
 def test_the_proposed_budget_scales_what_grows_with_the_batch(available, smallest, tokens):
     assert NEEDED.total == 1300
-    assert propose_tokens(NEEDED, available, 4096, smallest) == tokens
+    assert propose_budget(NEEDED, available, 4096, smallest) == tokens
 
 
 def test_longer_rows_are_larger_at_the_same_number_of_tokens():
     shapes = [BatchShape(8, 8, 64, 5), BatchShape(64, 64, 8, 1), BatchShape(32, 32, 16, 9)]
-    run = types.SimpleNamespace(
-        plan=types.SimpleNamespace(shapes=lambda: shapes),
-        config=Config(model=TransformerConfig.preset("tiny")),
-    )
-    assert largest_shape(run) == shapes[1]
+    specs = [pair_spec(shape, packed=False) for shape in shapes]
+    objective = Translation(TransformerConfig.preset("tiny"), pad_id=0, bos_id=2)
+    assert largest_spec(objective, types.SimpleNamespace(specs=lambda: specs)) == specs[1]
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +64,9 @@ def make_run(tmp_path_factory):
     config = small_config(write_corpus(folder / "corpus"), folder / "cache")
 
     def make(devices, **changes):
-        mesh = functools.partial(make_mesh, devices=jax.devices()[:devices])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxformer.training.setup.make_mesh", mesh)
-            return prepare_run(change(config, **changes), folder / "run")
+        return prepare_run(
+            change(config, **changes), folder / "run", devices=jax.devices()[:devices]
+        )
 
     return make
 
@@ -85,14 +85,14 @@ def test_the_step_is_compiled_once_and_its_memory_is_that_of_the_arrays(run):
             compilations.append(name)
 
     state = run.program.first_state(jax.random.key(0), run.mesh)
-    shape = largest_shape(run)
-    rows, source, target = shape.rows, shape.source_length, shape.target_length
+    spec = largest_spec(run.objective, run.dataset)
+    (rows, source), (_, target) = spec["inputs"].shape, spec["targets"].shape
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
-        needed = step_memory(run, shape)
+        needed = step_memory(run, spec)
         assert len(compilations) == 1
         batch = {name: jax.numpy.zeros(x.shape, x.dtype) for name, x in
-                 abstract_batch(run, shape).items()}  # fmt: skip
+                 abstract_batch(spec, run.mesh).items()}  # fmt: skip
         batch, key = shard_batch(jax.device_get(batch), run.mesh), jax.random.key(1)
         before = len(compilations)
         state, _ = run.train_step(state, batch, key)
@@ -110,12 +110,13 @@ def test_a_sharded_state_is_counted_by_device(run, make_run):
     sizes = [bytes_per_device(r.abstract.params) for r in (run, cut)]
     inner_biases = 2 * 64 * 4  # of the feed-forwards, on every device whole
     assert sizes[1] == (sizes[0] - inner_biases) // 8 + inner_biases
-    batch = abstract_batch(cut, BatchShape(6, 10, 64, 1))
+    batch = abstract_batch(pair_spec(BatchShape(6, 10, 64, 1), packed=False), cut.mesh)
     assert bytes_per_device(batch) == 4 * 8 * (6 + 10)
     packed = make_run(8, data__batching="packed")
     names = {side + part for side in ("inputs", "targets") for part in
              ("", "_segments", "_positions")}  # fmt: skip
-    assert set(abstract_batch(packed, BatchShape(16, 16, 64, 1))) == names
+    (spec,) = packed.dataset.specs()
+    assert set(abstract_batch(spec, packed.mesh)) == names
 
 
 def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(
@@ -124,19 +125,19 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(
     check_memory(run)
     line = capsys.readouterr().out
     assert line.startswith("memory    ") and " a device at " in line
-    shape = largest_shape(run)
-    needed = step_memory(run, shape)
+    spec = largest_spec(run.objective, run.dataset)
+    needed, (rows, length) = step_memory(run, spec), spec["targets"].shape
     available = needed.total // 2
     monkeypatch.setattr(memory, "device_memory", lambda device: available)
     with pytest.raises(InputError) as refused:
         check_memory(run)
-    proposed = propose_tokens(needed, available, 4096, shape.target_length)
+    proposed = propose_budget(needed, available, 4096, length)
     assert 256 <= proposed < 2048
-    assert str(refused.value).startswith(f"a step on {shape.rows:,} x (")
-    assert str(refused.value).endswith(
-        f"; set data.tokens_per_batch={proposed} (now 4096), or keep the batch with "
-        "model.remat=true, or optimizer.accumulation_steps=2"
-    )
+    message = str(refused.value)
+    assert f"{rows:,} rows of " in message and f"targets [{length}]" in message
+    for repair in (f"data.tokens_per_batch={proposed} ", "model.remat=true",
+                   "optimizer.accumulation_steps=2"):  # fmt: skip
+        assert repair in message
     check_memory(make_run(1, data__tokens_per_batch=proposed))
 
 
@@ -145,7 +146,7 @@ def test_the_proposed_budget_is_one_that_the_configuration_takes(make_run, monke
     short = make_run(1, data__max_length=200, data__tokens_per_batch=4096)
     proposed = []
     monkeypatch.setattr(memory, "device_memory", lambda device: 1)
-    monkeypatch.setattr(memory, "propose_tokens", lambda *a: proposed.append(a[-1]) or a[-1])
+    monkeypatch.setattr(memory, "propose_budget", lambda *a: proposed.append(a[-1]) or a[-1])
     with pytest.raises(InputError, match="set data.tokens_per_batch=200 "):
         check_memory(short)
     assert proposed == [200]
@@ -175,36 +176,35 @@ def test_the_memory_of_a_device(monkeypatch, tmp_path):
 )
 def test_running_out_of_memory_is_explained(model, proposal):
     config, mesh = change(Config(), data__tokens_per_batch=8192, **model), make_mesh(MeshConfig())
-    with pytest.raises(InputError) as explained, explain_out_of_memory(config, mesh):
+    with pytest.raises(InputError) as explained, explain_out_of_memory(TASK, config, mesh):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
-    assert str(explained.value) == (
-        "the device ran out of memory (RESOURCE_EXHAUSTED: Out of memory: 9 GiB.); set "
-        f"data.tokens_per_batch=4096 (now 8192), or keep the batch with {proposal}"
-        "optimizer.accumulation_steps=2; if it was evaluating, lower decoding.tokens_per_batch"
-    )
+    message = str(explained.value)
+    assert "9 GiB.)" in message and "more" not in message
+    assert "data.tokens_per_batch=4096 " in message and "now 8192" in message
+    assert f"{proposal}optimizer.accumulation_steps=2" in message
+    assert ("remat" in message) == bool(proposal)
+    assert message.endswith("decoding.tokens_per_batch")
     shortest = change(config, data__max_length=8192)  # half of the budget cannot hold a sentence
     with (
         pytest.raises(InputError, match="lower data.max_length"),
-        explain_out_of_memory(shortest, mesh),
+        explain_out_of_memory(TASK, shortest, mesh),
     ):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.\nmore")
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        explain_out_of_memory(config, mesh),
+        explain_out_of_memory(TASK, config, mesh),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
 @pytest.mark.parametrize(
-    ("longest", "repair"),
+    ("longest", "repairs"),
     [
-        (256, "set data.tokens_per_batch=4096 (now 8192), or keep the batch with model.remat=true, "
-         "or optimizer.accumulation_steps=4"),
-        (264, "lower data.max_length and data.tokens_per_batch, or cut the model with mesh.fsdp, "
-         "or keep the batch with model.remat=true"),
+        (256, ("data.tokens_per_batch=4096 ", "accumulation_steps=4")),
+        (264, ("lower data.max_length", "mesh.fsdp")),
     ],
 )  # fmt: skip
-def test_no_repair_is_proposed_that_would_be_refused(longest, repair):
+def test_no_repair_is_proposed_that_would_be_refused(longest, repairs):
     """Each of 8 devices and each accumulated part needs a row of the longest sentence."""
     config = change(
         Config(), data__tokens_per_batch=8192, data__max_length=longest,
@@ -212,10 +212,12 @@ def test_no_repair_is_proposed_that_would_be_refused(longest, repair):
     )  # fmt: skip
     with (
         pytest.raises(InputError) as explained,
-        explain_out_of_memory(config, make_mesh(MeshConfig())),
+        explain_out_of_memory(TASK, config, make_mesh(MeshConfig())),
     ):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 GiB.")
-    assert f"; {repair}; if it was evaluating" in str(explained.value)
+    message = str(explained.value)
+    assert all(repair in message for repair in repairs) and "model.remat=true" in message
+    assert ("accumulation_steps" in message) == (longest == 256)
 
 
 @pytest.mark.parametrize(

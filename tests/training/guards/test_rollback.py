@@ -48,13 +48,13 @@ class NothingToRestore:
 @pytest.mark.parametrize(
     ("spike", "reason"),
     [
-        (SPIKE._replace(rollbacks=ROLLBACKS), "going back 3 times has not helped; lower optimizer"),
-        (SPIKE._replace(before=20), "no checkpoint of a step before 20 .*raise training.keep_ch"),
+        (SPIKE._replace(rollbacks=ROLLBACKS), r"\b3 rollbacks.* optimizer.learning_rate"),
+        (SPIKE._replace(before=20), r"step 20\b.*raise training.keep_checkpoints"),
     ],
 )
 def test_training_ends_where_going_back_cannot_help(run, spike, reason):
     recorder = types.SimpleNamespace(spike=spike)
-    found = r"the loss of the 10 steps up to 60 is 4.500, more than training.spike_factor=1.5 times"
-    with pytest.raises(FloatingPointError, match=f"{found} the usual 2.000, and .*{reason}"):
+    found = r"\b10 steps up to 60 .*4\.500.*training\.spike_factor=1\.5 .*2\.000"
+    with pytest.raises(FloatingPointError, match=f"{found}.*{reason}"):
         roll_back(run, NothingToRestore(), recorder, state=None)
     assert recorder.spike is spike

@@ -59,9 +59,8 @@ def test_a_second_signal_ends_at_once_whatever_the_main_thread_does():
         time.sleep(1.0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
-        assert process.stderr.read() == (
-            "SIGINT received; a second signal leaves at once\na second signal: leaving at once\n"
-        )
+        first, second = process.stderr.read().splitlines()
+        assert "SIGINT" in first and "second signal" in second
 
 
 LATE = """

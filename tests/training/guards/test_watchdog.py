@@ -39,8 +39,8 @@ def test_a_process_that_stands_still_ends_with_its_stacks(tmp_path, folder):
     ended = run_python(HANGING, stacks)
     assert ended.returncode == EXIT_STATUS == 70
     first, rest = ended.stderr.split("\n", 1)
-    assert first.startswith("error: no sign of life for 0.3 s (limit 0.3 s) after step 6, ")
-    assert "while training; process " in first and f"its stacks are in {stacks}; the same" in first
+    assert first.startswith("error: no sign of life for 0.3 s") and "step 6, while tra" in first
+    assert f" {stacks};" in first and "the same command" in first
     assert "in reading_the_device" in rest
     assert stacks.exists() == (not folder)
     if not folder:

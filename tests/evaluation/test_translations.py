@@ -10,24 +10,21 @@ from training_run import number_pairs, read_metrics, write_pairs
 
 from jaxformer.config import MeshConfig
 from jaxformer.data.text_files import FilePair
-from jaxformer.data.tokenizers import load_tokenizers
-from jaxformer.decoding.translator import Translator, abstract_params
+from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.bleu import corpus_scores
-from jaxformer.evaluation.evaluate import Evaluator, summarize
+from jaxformer.evaluation.translations import TranslationEvaluator
+from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import parameter_shardings, place_like_parameters
-from jaxformer.storage.workdir import Workdir
-from jaxformer.tasks.translation import Translation
+from jaxformer.tasks.open_run import StoredRun
+from jaxformer.tasks.translation_loss import Translation
 
 
 @pytest.fixture(scope="module")
 def evaluator(small_run):
-    config = Workdir(small_run.workdir).load_config()
-    tokenizers = load_tokenizers(small_run.workdir)
-    task = Translation(config.model, pad_id=tokenizers[0].pad_id, bos_id=tokenizers[1].bos_id)
-    mesh = make_mesh(MeshConfig())
-    abstract = place_like_parameters(abstract_params(task.model), mesh)
-    return Evaluator(config, task, tokenizers, mesh, abstract)
+    run, mesh = StoredRun.of(small_run.workdir), make_mesh(MeshConfig())
+    params = place_like_parameters(run.shapes(), mesh)
+    return run.task.evaluator(run.config, run.objective, None, run.vocabularies, mesh, params)
 
 
 @pytest.fixture(scope="module")
@@ -47,28 +44,29 @@ def pairs(tmp_path_factory):
 
 
 def test_summarize_divides_by_the_tokens():
-    sums = {"loss": 30.0, "nll": 20.0 * math.log(2.0), "correct": 15.0, "tokens": 20.0}
+    summarize = Translation(TransformerConfig(), pad_id=0, bos_id=2).summarize
+    sums = {"loss": 30.0, "nll": 20.0 * math.log(2.0), "correct": 15.0, "weight": 20.0}
     assert summarize(sums) == pytest.approx({"loss": 1.5, "perplexity": 2.0, "accuracy": 0.75})
-    assert summarize({"loss": 0.0, "nll": 0.0, "correct": 0.0, "tokens": 0.0})["perplexity"] == 1.0
+    assert summarize({"loss": 0.0, "nll": 0.0, "correct": 0.0, "weight": 0.0})["perplexity"] == 1.0
     assert math.isfinite(summarize(sums | {"nll": 1e9})["perplexity"])
 
 
 def test_the_loss_counts_every_pair_once(evaluator, params, pairs):
-    data = evaluator.load(pairs, "test")
-    assert len(data.pairs) == len(data.corpus) == 13
-    found = evaluator.corpus_loss(params, data)
-    task, totals = evaluator.task, {}
+    data = evaluator.load_from(pairs, "test")
+    assert len(data.pairs) == len(data.dataset.corpus) == 13
+    found = evaluator.mean_loss(params, data.dataset)
+    objective, totals = evaluator.objective, {}
     plain = jax.device_get(params)
-    sums = jax.jit(lambda batch: task.loss_sums(plain, batch, label_smoothing=0.1))
+    sums = jax.jit(lambda batch: objective.loss_sums(plain, batch))
     for index in range(13):
         batch = {}
-        for name, ids in zip(("inputs", "targets"), data.corpus.pair(index), strict=True):
-            batch[name] = np.full((1, 64), task.pad_id, np.int32)
+        for name, ids in zip(("inputs", "targets"), data.dataset.corpus.pair(index), strict=True):
+            batch[name] = np.full((1, 64), objective.pad_id, np.int32)
             batch[name][0, : len(ids)] = ids
         for name, value in sums(batch).items():
             totals[name] = totals.get(name, 0.0) + float(value)
-    assert totals["tokens"] == data.corpus.target_lengths.sum()
-    assert found == pytest.approx(summarize(totals), rel=1e-5)
+    assert totals["weight"] == data.dataset.corpus.target_lengths.sum()
+    assert found == pytest.approx(objective.summarize(totals), rel=1e-5)
 
 
 def test_other_batches_measure_the_same(evaluator, params, pairs):
@@ -76,15 +74,17 @@ def test_other_batches_measure_the_same(evaluator, params, pairs):
         evaluator.config,
         data=dataclasses.replace(evaluator.config.data, tokens_per_batch=64, num_buckets=3),
     )
-    other = Evaluator(config, evaluator.task, evaluator.tokenizers, evaluator.mesh, params)
-    one, two = (e.corpus_loss(params, e.load(pairs, "test")) for e in (evaluator, other))
+    other = TranslationEvaluator(
+        config, evaluator.objective, evaluator.tokenizers, evaluator.mesh, params
+    )
+    one, two = (e.mean_loss(params, e.load_from(pairs, "test").dataset) for e in (evaluator, other))
     assert two == pytest.approx(one, rel=1e-5)
 
 
 def test_measure_scores_the_translations_in_order(evaluator, params, pairs, small_run):
     decoding = dataclasses.replace(evaluator.config.decoding, beam_size=1)
-    data = evaluator.load(pairs, "test")
-    result = evaluator.measure(params, data, decoding)
+    data = evaluator.load_from(pairs, "test")
+    result = evaluator.translate_and_score(params, data, decoding)
     translator = Translator.from_workdir(small_run.workdir, checkpoint="120", decoding=decoding)
     assert result.hypotheses == translator([source for source, _ in data.pairs])
     assert result.scores == corpus_scores(result.hypotheses, [t for _, t in data.pairs])
@@ -93,7 +93,9 @@ def test_measure_scores_the_translations_in_order(evaluator, params, pairs, smal
         "loss": result.loss, "perplexity": result.perplexity, "accuracy": result.accuracy,
         "bleu": result.scores.bleu, "chrf": result.scores.chrf,
     }  # fmt: skip
-    few = evaluator.measure(params, data, decoding, count=4, tokenize="none", lowercase=True)
+    few = evaluator.translate_and_score(
+        params, data, decoding, count=4, tokenize="none", lowercase=True
+    )
     assert few.hypotheses == result.hypotheses[:4] and few.loss == result.loss
     assert "tok:none" in few.scores.bleu_signature and "case:lc" in few.scores.bleu_signature
 
@@ -101,7 +103,7 @@ def test_measure_scores_the_translations_in_order(evaluator, params, pairs, smal
 def test_the_validation_of_training_can_be_repeated(evaluator, params, small_run):
     source = FilePair(small_run.corpus / "valid.en", small_run.corpus / "valid.fr")
     decoding = dataclasses.replace(evaluator.config.decoding, beam_size=1)
-    result = evaluator.measure(params, evaluator.load(source, "test"), decoding)
+    result = evaluator.translate_and_score(params, evaluator.load_from(source, "test"), decoding)
     stored = read_metrics(small_run.workdir, "validation")[-1]
     assert stored["step"] == 120
     for name, value in result.metrics().items():

@@ -1,38 +1,29 @@
-"""Measure a model: loss on a tokenised corpus, BLEU and chrF of real translations."""
+"""Evaluate a translation model: loss on a tokenised corpus, BLEU and chrF of its translations."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Callable
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.config import Config, DecodingConfig
-from jaxformer.data.batching import Plan
-from jaxformer.data.corpus import TokenizedCorpus, prepare_corpus
-from jaxformer.data.loader import make_plan, make_share
+from jaxformer.data.corpus import prepare_corpus
+from jaxformer.data.pair_dataset import PairDataset, make_plan
 from jaxformer.data.sources import Source
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.bleu import CorpusScores, corpus_scores
-from jaxformer.parallel.mesh import batch_parts, batch_share
-from jaxformer.parallel.sharding import (
-    batch_sharding,
-    parameter_shardings,
-    replicated,
-    shard_batch,
-)
+from jaxformer.evaluation.evaluator import HasLoss, LossEvaluator, Samples
+from jaxformer.models.transformer import Transformer
+from jaxformer.parallel.mesh import batch_parts
 from jaxformer.runtime.distributed import first_process_first, is_first_process
-from jaxformer.tasks.translation import Translation
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
+class TranslationEvaluation:
     """Figures of one corpus.
 
     Attributes:
@@ -41,7 +32,8 @@ class Evaluation:
       accuracy: share of target tokens predicted right, given those before.
       scores: BLEU and chrF with their signatures.
       hypotheses: the translations.
-      seconds: of translating.
+      seconds: spent translating.
+      pairs: (source, reference) of the hypotheses.
     """
 
     loss: float
@@ -50,13 +42,13 @@ class Evaluation:
     scores: CorpusScores
     hypotheses: list[str]
     seconds: float
+    pairs: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     @property
     def sentences(self) -> int:
         return len(self.hypotheses)
 
     def metrics(self) -> dict[str, float]:
-        """The numbers, by the names that configs and metrics.jsonl use."""
         return {
             "loss": self.loss,
             "perplexity": self.perplexity,
@@ -65,6 +57,20 @@ class Evaluation:
             "chrf": self.scores.chrf,
         }
 
+    def notes(self) -> dict[str, str]:
+        return {"bleu_signature": self.scores.bleu_signature}
+
+    def summary(self) -> str:
+        return (
+            f"BLEU {self.scores.bleu:.2f}  chrF {self.scores.chrf:.2f}  loss {self.loss:.3f}  "
+            f"perplexity {self.perplexity:.2f}  accuracy {self.accuracy:.1%}  "
+            f"{self.sentences / self.seconds:,.0f} sentences/s"
+        )
+
+    def samples(self) -> Samples:
+        rows = [(*pair, text) for pair, text in zip(self.pairs, self.hypotheses, strict=False)]
+        return Samples(("source", "reference", "translation"), rows)
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
@@ -72,63 +78,46 @@ class EvaluationSet:
 
     Attributes:
       pairs: (source, reference).
-      corpus: the same, tokenised without filters.
-      plan: over `corpus`, not shuffled.
+      dataset: the same, tokenised without filters and not shuffled.
     """
 
     pairs: list[tuple[str, str]]
-    corpus: TokenizedCorpus
-    plan: Plan
+    dataset: PairDataset
 
 
-def summarize(sums: dict[str, float]) -> dict[str, float]:
-    """Means over target tokens of sums of `Translation.loss_sums`.
-
-    Returns:
-      `loss` (smoothed, nats a token), `perplexity` (`exp` of the unsmoothed loss), `accuracy`.
-    """
-    tokens = max(sums["tokens"], 1.0)
-    return {
-        "loss": sums["loss"] / tokens,
-        "perplexity": math.exp(min(sums["nll"] / tokens, 700.0)),
-        "accuracy": sums["correct"] / tokens,
-    }
-
-
-class Evaluator:
-    """Measures parameters of one model, in training and in `python -m jaxformer evaluate` alike.
+class TranslationEvaluator(LossEvaluator):
+    """Measures the loss, and translates.
 
     Args:
-      config: of the run, vocabulary sizes filled in.
-      task: holds the model.
+      config: configuration of the run, vocabulary sizes filled in.
+      objective: the loss.
       tokenizers: source and target.
-      mesh: on which to compute.
+      mesh: devices to compute on.
       params: shapes and dtypes of the parameters.
+      source: source of the text; None: the caller passes one to `load_from`.
     """
 
     def __init__(
         self,
         config: Config,
-        task: Translation,
+        objective: HasLoss,
         tokenizers: tuple[Tokenizer, Tokenizer],
         mesh: Mesh,
         params: dict,
+        source: Source | None = None,
     ):
-        self.config = config
-        self.task = task
-        self.tokenizers = tokenizers
-        self.mesh = mesh
-        smoothing = config.training.label_smoothing
-        self.eval_step = jax.jit(
-            lambda params, batch: task.loss_sums(
-                params, batch, label_smoothing=smoothing, mesh=mesh
-            ),
-            in_shardings=(parameter_shardings(params, mesh), batch_sharding(mesh)),
-            out_shardings=replicated(mesh),
-        )
+        super().__init__(objective, mesh, params)
+        self.config, self.tokenizers, self._source = config, tokenizers, source
+        self.splits = source.splits if source is not None else ()
 
-    def load(self, source: Source, split: str) -> EvaluationSet:
-        """Tokenise and plan a split of a source."""
+    def load(self, split: str) -> EvaluationSet:
+        return self.load_from(self._source, split)
+
+    def dataset(self, data: EvaluationSet) -> PairDataset:
+        return data.dataset
+
+    def load_from(self, source: Source, split: str) -> EvaluationSet:
+        """Tokenise and plan a split of any source."""
         config, parts = self.config, batch_parts(self.mesh)
         with first_process_first():
             corpus = prepare_corpus(
@@ -147,24 +136,34 @@ class Evaluator:
             tokens_per_batch=max(tokens, parts * (longest + 8), config.data.max_length),
         )
         plan = make_plan(corpus, data, seed=0, row_multiple=parts, shuffle=False)
-        return EvaluationSet(list(source.pairs(split)), corpus, plan)
-
-    def corpus_loss(
-        self, params: dict, data: EvaluationSet, alive: Callable[[], None] = lambda: None
-    ) -> dict[str, float]:
-        """`loss`, `perplexity` and `accuracy` over every pair; `alive` is called for each batch."""
-        totals: dict[str, float] = {}
-        share = batch_share(self.mesh)
-        for step in range(data.plan.steps_per_epoch):
-            rows = share.slices(len(data.plan.rows(step)[0]))
-            batch = make_share(data.corpus, data.plan, step, rows, self.task.pad_id)
-            sums = self.eval_step(params, shard_batch(batch, self.mesh))
-            for name, value in jax.device_get(sums).items():
-                totals[name] = totals.get(name, 0.0) + float(np.float64(value))
-            alive()
-        return summarize(totals)
+        dataset = PairDataset(corpus, plan, self.tokenizers[0].pad_id)
+        return EvaluationSet(list(source.pairs(split)), dataset)
 
     def measure(
+        self,
+        params: dict,
+        data: EvaluationSet,
+        *,
+        final: bool,
+        description: str = "translating",
+        alive: Callable[[], None] = lambda: None,
+    ) -> TranslationEvaluation:
+        """Loss over all of a set, BLEU and chrF of its translations.
+
+        During training the first training.eval_sentences are translated, with
+        training.eval_beam_size.
+        """
+        settings, decoding = self.config.training, self.config.decoding
+        if final:
+            return self.translate_and_score(
+                params, data, decoding, description=description, alive=alive
+            )
+        decoding = dataclasses.replace(decoding, beam_size=settings.eval_beam_size)
+        return self.translate_and_score(
+            params, data, decoding, count=settings.eval_sentences, alive=alive
+        )
+
+    def translate_and_score(
         self,
         params: dict,
         data: EvaluationSet,
@@ -175,23 +174,24 @@ class Evaluator:
         count: int = 0,
         description: str = "translating",
         alive: Callable[[], None] = lambda: None,
-    ) -> Evaluation:
+    ) -> TranslationEvaluation:
         """Loss over all of a set, BLEU and chrF of its translations.
 
         Args:
-          params: of the model, placed on the mesh.
-          data: from `load`.
+          params: parameters of the model, placed on the mesh.
+          data: from `load` or `load_from`.
           decoding: how to search.
-          tokenize: of BLEU, see `corpus_scores`; None: as configured for the run.
+          tokenize: BLEU's tokenizer, see `corpus_scores`; None: as configured for the run.
           lowercase: ignore case; None: as configured for the run.
           count: translate the first `count` sentences only; 0: all.
-          description: of the progress bar.
+          description: label of the progress bar.
           alive: called after each batch.
         """
         from tqdm import tqdm
 
-        losses = self.corpus_loss(params, data, alive)
-        translator = Translator(self.task.model, params, *self.tokenizers, decoding, mesh=self.mesh)
+        losses = self.mean_loss(params, data.dataset, alive)
+        model = Transformer(self.config.model)
+        translator = Translator(model, params, *self.tokenizers, decoding, mesh=self.mesh)
         pairs = data.pairs[: count or None]
         start = time.monotonic()
         quiet = not (sys.stderr.isatty() and is_first_process())
@@ -213,4 +213,6 @@ class Evaluator:
             tokenize=settings.bleu_tokenize if tokenize is None else tokenize,
             lowercase=settings.bleu_lowercase if lowercase is None else lowercase,
         )
-        return Evaluation(**losses, scores=scores, hypotheses=hypotheses, seconds=seconds)
+        return TranslationEvaluation(
+            **losses, scores=scores, hypotheses=hypotheses, seconds=seconds, pairs=pairs
+        )
