@@ -85,6 +85,22 @@ class StoredRun:
         return load_params(folder, shapes if mesh is None else place_like_parameters(shapes, mesh))
 
 
+def find_checkpoint(name: str) -> tuple[StoredRun, Path]:
+    """The run and the checkpoint folder that `WORKDIR` or `WORKDIR:CHECKPOINT` names.
+
+    Without a checkpoint it is the best. A colon before a slash belongs to the workdir, as in
+    `gs://bucket/run`.
+
+    Raises:
+      InputError: there is no such run or checkpoint, or a file of it is damaged.
+    """
+    workdir, colon, checkpoint = name.rpartition(":")
+    if not colon or "/" in checkpoint:
+        workdir, checkpoint = name, "best"
+    stored = StoredRun.of(workdir)
+    return stored, stored.checkpoint(checkpoint)
+
+
 @dataclasses.dataclass(frozen=True)
 class OpenedRun:
     """A run with the parameters of one of its checkpoints.

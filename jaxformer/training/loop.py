@@ -39,7 +39,7 @@ from jaxformer.training.validation import (
     evaluate_validation,
     resumed_selection,
 )
-from jaxformer.training.warm_start import warm_start
+from jaxformer.training.warm_start import fitting_parameters, warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +121,8 @@ def train_guarded(
         ranking=ranking_of(config),
         report=log,
     )
+    if config.init_from and checkpointer.latest_step is None:
+        fitting_parameters(run)  # minutes before they are loaded
     if (checkpointer.latest_step or 0) < settings.num_steps:
         with watchdog.pause("compiling"):
             check_memory(run)

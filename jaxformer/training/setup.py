@@ -18,6 +18,7 @@ from jaxformer.parallel.mesh import check_divides, describe_mesh, make_mesh, row
 from jaxformer.runtime.distributed import barrier, first_process_first, is_first_process
 from jaxformer.storage.identity import Identity, identify
 from jaxformer.storage.workdir import Workdir
+from jaxformer.tasks.open_run import find_checkpoint
 from jaxformer.tasks.registry import checked_task
 from jaxformer.tasks.task import Objective, Task
 from jaxformer.training.checks.attention_check import check_attention
@@ -95,6 +96,8 @@ def prepare_run(
     origin = Origin.of(workdir, allow_changes)
     begun = None if origin.identity is None else origin.identity.config
     origin.check_task(config)
+    if config.init_from and origin.step is None:
+        find_checkpoint(config.init_from)  # before any text is read
     config = task.settle(config, begun, mesh.devices.flat[0].platform)
     origin.check_config(config)
     barrier()  # all read the workdir before the first process writes to it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 
@@ -11,13 +12,12 @@ from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.parallel.sharding import path_name
 from jaxformer.storage.parameters import load_matching, stored_shapes
-from jaxformer.tasks.open_run import StoredRun
+from jaxformer.tasks.open_run import StoredRun, find_checkpoint
 from jaxformer.training.metrics import log
 from jaxformer.training.setup import Run
 from jaxformer.training.state import TrainState
 
 VOCABULARY_PARAMETERS = ("*embedding/embedding", "output_projection/*")
-SHOWN = 20
 
 
 def warm_start(run: Run, state: TrainState) -> TrainState:
@@ -30,51 +30,54 @@ def warm_start(run: Run, state: TrainState) -> TrainState:
       state: the first state of the run.
 
     Raises:
+      InputError: as `fitting_parameters`.
+    """
+    folder, names = fitting_parameters(run)
+    params = load_matching(folder, run.abstract.params, names, state.params)
+    ema = state.ema_params and jax.tree.map(jax.numpy.copy, params)
+    total = len(jax.tree.leaves(params))
+    fresh = f"; {total - len(names)} start fresh" if len(names) < total else ""
+    log(f"init_from {folder}: {len(names)} of {total} parameters{fresh}")
+    return state._replace(params=params, ema_params=ema)
+
+
+def fitting_parameters(run: Run) -> tuple[Path, set[str]]:
+    """The checkpoint that `init_from` names, and the paths of the parameters to take from it.
+
+    Args:
+      run: as for `warm_start`.
+
+    Raises:
       InputError: the workdir or the checkpoint cannot be read; or parameters that
         `init_from_allow` does not name are missing, surplus, of another shape, or belong to another
-        vocabulary. The message lists them.
+        vocabulary. The message lists all of them.
     """
-    stored, folder = open_origin(run.config.init_from)
+    name = run.config.init_from
+    stored, folder = find_checkpoint(name)
     have = stored_shapes(folder)
     want = {path_name(path): leaf.shape for path, leaf in _leaves(run.abstract.params)}
     theirs = stored.task.describe_vocabularies(stored.vocabularies)
     ours = run.task.describe_vocabularies(run.vocabularies)
     problems = differences(have, want, other_vocabulary=not _same(theirs, ours))
-    patterns = [name.strip() for name in run.config.init_from_allow.split(",") if name.strip()]
-    refused = {
-        name: problem
-        for name, problem in problems.items()
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    patterns = [one.strip() for one in run.config.init_from_allow.split(",") if one.strip()]
+    refused = sorted(
+        path
+        for path in problems
+        if not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+    )
     if refused:
-        lines = [f"{name}: {problem}" for name, problem in sorted(refused.items())]
-        if len(lines) > SHOWN:
-            lines = [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
-        shown = "\n  ".join(lines)
+        shown = "\n  ".join(f"{path}: {problems[path]}" for path in refused)
         flags = _vocabulary_flags(stored, theirs)
         hint = "" if _same(theirs, ours) else f"; to keep its vocabulary, start with {flags}"
         raise InputError(
-            f"init_from={run.config.init_from!r} does not fit this model:\n  {shown}\n"
+            f"init_from={name!r} does not fit this model:\n  {shown}\n"
             "name those that may start fresh in init_from_allow, by patterns such as "
-            f"{sorted(refused)[0]}{hint}"
+            f"{refused[0]}{hint}"
         )
-    taken = want.keys() & have.keys() - problems.keys()
-    if not taken:
-        raise InputError(
-            f"init_from={run.config.init_from!r}: not one parameter fits; leave init_from empty"
-        )
-    params = load_matching(folder, run.abstract.params, taken, state.params)
-    ema = state.ema_params and jax.tree.map(jax.numpy.copy, params)
-    fresh = f"; {len(want) - len(taken)} start fresh" if len(taken) < len(want) else ""
-    log(f"init_from {folder}: {len(taken)} of {len(want)} parameters{fresh}")
-    return state._replace(params=params, ema_params=ema)
-
-
-def open_origin(name: str):
-    """The run and the checkpoint folder that `WORKDIR` or `WORKDIR:CHECKPOINT` names."""
-    workdir, _, checkpoint = name.rpartition(":") if ":" in name else (name, "", "best")
-    stored = StoredRun.of(workdir)
-    return stored, stored.checkpoint(checkpoint or "best")
+    fitting = want.keys() & have.keys() - problems.keys()
+    if not fitting:
+        raise InputError(f"init_from={name!r}: not one parameter fits; leave init_from empty")
+    return folder, fitting
 
 
 def differences(
