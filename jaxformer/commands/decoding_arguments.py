@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from jaxformer.config import LENGTH_PENALTIES, DecodingConfig, MeshConfig
+from jaxformer.config import DecodingConfig, MeshConfig
+from jaxformer.config_sections import LENGTH_PENALTIES
 from jaxformer.errors import InputError, check_range
 from jaxformer.runtime.launch import add_process_arguments
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jaxformer.commands.file_names import OutputName
-from jaxformer.config import SCHEDULE_ALIASES, SCHEDULE_NAMES
+from jaxformer.config_sections import SCHEDULE_ALIASES, SCHEDULE_NAMES
 from jaxformer.errors import InputError
 
 PAIRS = ("why ? = pourquoi ?", "the cat is black = le chat est noir")

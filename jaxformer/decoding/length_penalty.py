@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config import LENGTH_PENALTIES
+from jaxformer.config_sections import LENGTH_PENALTIES
 from jaxformer.errors import check_choice
 
 

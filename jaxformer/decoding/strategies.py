@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config import LENGTH_PENALTIES
+from jaxformer.config_sections import LENGTH_PENALTIES
 from jaxformer.decoding.engine import DecodingResult, SearchSpace
 from jaxformer.decoding.length_penalty import length_penalty
 from jaxformer.decoding.prompts import Prompt

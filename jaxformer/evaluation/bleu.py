@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxformer.config import BLEU_TOKENIZERS
+from jaxformer.config_sections import BLEU_TOKENIZERS
 from jaxformer.errors import InputError, check_choice
 
 

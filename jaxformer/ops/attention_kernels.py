@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.config import MESH_AXES
+from jaxformer.config_sections import MESH_AXES
 from jaxformer.ops.attention import check_heads, dot_product_attention
 from jaxformer.ops.attention_choice import SPLASH_BLOCK, choose, current_backend
 from jaxformer.ops.attention_mask import AttentionMask

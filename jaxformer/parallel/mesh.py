@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from jaxformer.config import MESH_AXES, MeshConfig
+from jaxformer.config import MeshConfig
+from jaxformer.config_sections import MESH_AXES
 from jaxformer.errors import InputError
 from jaxformer.model_config import ModelSection
 from jaxformer.parallel.shares import BatchShare

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import config as config_module
-from jaxformer.config import MODEL_SECTIONS
+from jaxformer import config_sections
+from jaxformer.config import MODEL_SECTIONS, Config, DataConfig
 from jaxformer.data.sources import SOURCES, make_source
 from jaxformer.decoding.engine import IndexedCache, decode
 from jaxformer.parallel import sharding
@@ -157,7 +157,7 @@ PACKAGE = {
                 return super().advance(space, step, forced + chosen, state)
     """,
     "__init__.py": """
-        from jaxformer import config
+        from jaxformer import config_sections
         from jaxformer.data.sources import SOURCES
         from jaxformer.tasks.registry import register_task
         from jaxformer.training.optimizer import OPTIMIZERS
@@ -169,9 +169,9 @@ PACKAGE = {
 
         register_task("rings", ClassificationTask(), PerceptronConfig, PARAMETER_AXES)
         OPTIMIZERS["sign"] = sign
-        config.OPTIMIZER_NAMES += ("sign",)
+        config_sections.OPTIMIZER_NAMES += ("sign",)
         SOURCES["reversed"] = Reversed
-        config.SOURCE_NAMES += ("reversed",)
+        config_sections.SOURCE_NAMES += ("reversed",)
     """,
 }
 
@@ -187,7 +187,7 @@ def family(tmp_path, monkeypatch):
         for name in ("rings", "sign", "reversed"):
             monkeypatch.delitem(table, name, raising=False)
     for name in ("OPTIMIZER_NAMES", "SOURCE_NAMES"):
-        monkeypatch.setattr(config_module, name, getattr(config_module, name))
+        monkeypatch.setattr(config_sections, name, getattr(config_sections, name))
     monkeypatch.setattr(sharding, "_other_parameter_axes", [])
     monkeypatch.syspath_prepend(str(tmp_path))
     before = {id(table): dict(table) for table in (TASKS, MODEL_SECTIONS, OPTIMIZERS, SOURCES)}
@@ -212,7 +212,7 @@ def test_a_task_a_model_a_dataset_and_an_optimizer_train_together(family, tmp_pa
                      "best_metric": "accuracy"},
         "mesh": {"data": 2, "fsdp": 2, "tensor": 2},
     }  # fmt: skip
-    config = config_module.Config.from_dict(values)
+    config = Config.from_dict(values)
     assert type(config.model).__name__ == "PerceptronConfig"
     train(config, tmp_path / "run")
     run = open_run(tmp_path / "run", "latest")
@@ -240,6 +240,6 @@ def test_a_strategy_decodes(family):
 
 
 def test_a_source_is_found_by_its_name(family):
-    config = config_module.DataConfig(source="reversed", num_pairs=100)
+    config = DataConfig(source="reversed", num_pairs=100)
     source = make_source(config, seed=0)
     assert next(source.pairs("train")) == ("word0", "0drow") and source.splits == ("train",)

@@ -8,14 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxformer.config import (
-    OPTIMIZER_NAMES,
-    SCHEDULE_ALIASES,
-    SCHEDULE_NAMES,
-    Config,
-    MeshConfig,
-    OptimizerConfig,
-)
+from jaxformer.config import Config, MeshConfig, OptimizerConfig
+from jaxformer.config_sections import OPTIMIZER_NAMES, SCHEDULE_ALIASES, SCHEDULE_NAMES
 from jaxformer.model_config import TransformerConfig
 from jaxformer.parallel.mesh import make_mesh
 from jaxformer.parallel.sharding import shard_batch
