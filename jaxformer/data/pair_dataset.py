@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 from jaxformer.config import DataConfig
-from jaxformer.data.batching import BatchShape, BucketPlan, Plan
+from jaxformer.data.batching import BatchShape, Plan
+from jaxformer.data.buckets import BucketPlan
 from jaxformer.data.corpus import SentenceLengths, TokenizedCorpus
 from jaxformer.data.dataset import ArraySpec, Batch, BatchSpec, Dataset
 from jaxformer.data.packing import PackedPlan

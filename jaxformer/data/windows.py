@@ -10,19 +10,21 @@ import numpy as np
 from jaxformer.data.batching import (
     BatchLayout,
     BatchShape,
-    BucketPlan,
     PaddingEfficiency,
     Plan,
-    best_chain,
-    bucket_totals,
     check_budget,
     check_lengths,
-    cut_batches,
-    length_ends,
     padding_efficiency,
-    pair_histogram,
     remember,
     rows_per_batch,
+)
+from jaxformer.data.buckets import (
+    BucketPlan,
+    best_chain,
+    bucket_totals,
+    cut_batches,
+    length_ends,
+    pair_histogram,
 )
 from jaxformer.data.packing import PackedPlan, check_row_length, pack_in_order
 from jaxformer.data.shuffling import random_words

@@ -10,7 +10,7 @@ import pytest
 from random_corpus import random_corpus, rows_of
 
 from jaxformer.config import DataConfig
-from jaxformer.data.batching import BucketPlan
+from jaxformer.data.buckets import BucketPlan
 from jaxformer.data.loader import BatchLoader
 from jaxformer.data.packing import PackedPlan
 from jaxformer.data.pair_dataset import PairDataset, make_batch, make_plan, plan_summary

@@ -8,7 +8,8 @@ from random_corpus import rows_of
 
 from jaxformer.config import DataConfig
 from jaxformer.data import windows
-from jaxformer.data.batching import EMPTY_ROW, BucketPlan
+from jaxformer.data.batching import EMPTY_ROW
+from jaxformer.data.buckets import BucketPlan
 from jaxformer.data.corpus import CorpusReport, TokenizedCorpus
 from jaxformer.data.loader import BatchLoader
 from jaxformer.data.packing import PackedPlan

@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 from random_corpus import rows_of
 
-from jaxformer.data.batching import (
-    EMPTY_ROW,
-    BucketPlan,
-    bucket_chains,
-    length_ends,
-    remember,
-)
+from jaxformer.data.batching import EMPTY_ROW, remember
+from jaxformer.data.buckets import BucketPlan, bucket_chains, length_ends
 from jaxformer.errors import InputError
 
 
