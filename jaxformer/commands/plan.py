@@ -138,6 +138,8 @@ def plan_search(args: argparse.Namespace, run) -> Outcome:
     from jaxformer.planning.decoding_plan import plan_decoding, refuse_decoding, search_shape
 
     config = run.config
+    if config.task != "translation":
+        raise InputError(f"--decode: task={config.task!r} decodes nothing; leave the flag out")
     length = args.length
     if length is None:
         length = min(config.data.max_length, config.decoding.max_source_length)

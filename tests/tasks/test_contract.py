@@ -1,5 +1,6 @@
 """The contract of a task: one that jaxformer does not know is trained, kept and planned."""
 
+import argparse
 import dataclasses
 import json
 import re
@@ -13,6 +14,7 @@ from training_run import change, read_metrics
 
 import jaxformer
 from jaxformer.__main__ import main
+from jaxformer.commands.plan import plan_search
 from jaxformer.commands.plan_tables import format_plan
 from jaxformer.config import Config, DataConfig
 from jaxformer.errors import InputError
@@ -104,6 +106,8 @@ def test_it_is_planned_for_devices_that_are_not_here(compiled_programs):
     table = format_plan(run, plan)
     assert re.search(r"batch +16 rows of x \[4\] .* 2 examples ", table)
     assert plan_evaluation(run, 8, H100).units == 2
+    with pytest.raises(InputError, match="--decode: task='regression'"):
+        plan_search(argparse.Namespace(length=None), run)
 
 
 def test_its_memory_is_checked(tmp_path, monkeypatch, capsys):
