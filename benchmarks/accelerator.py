@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace, model_name: str, length: int) -> Iterat
     """Lines of the table for one model and bucket."""
     import jax
 
-    from jaxformer.models.flops import training_flops
+    from jaxformer.models.flops import forward_flops
     from jaxformer.runtime.device_peaks import peak_flops
 
     rows = max(options.tokens // length, jax.device_count())
@@ -153,7 +153,8 @@ def measure(options: argparse.Namespace, model_name: str, length: int) -> Iterat
             refused[name] = str(error).partition("\n")[0]
     timed = time_rounds(trainings, options.rounds, options.steps)
     tokens = int(batch.target_lengths.sum())
-    flops = training_flops(model, batch.source_lengths, batch.target_lengths)
+    forward = forward_flops(model, batch.source_lengths, batch.target_lengths)
+    flops = forward.times(3.0).total  # the backward pass as two forward passes
     peak = peak_flops(jax.devices()[0].device_kind, options.dtype)
     for name, seconds, memory in timed:
         middle = statistics.median(seconds)
