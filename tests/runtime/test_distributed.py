@@ -11,7 +11,8 @@ from jaxformer.runtime.distributed import interrupted_jax
 
 # A thread sends the signal while the main thread waits for XLA, which compiles in other threads.
 COMPILING = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's is ignored
 import jax, jax.numpy as jnp
 from jaxformer.runtime import distributed
 from jaxformer.training.guards.signals import StopSignals
